@@ -23,7 +23,7 @@ BUDGET = {
     "lab": 10035,
     "tools": 6430,
     "tests": 1220,
-    "tests/library": 15620,
+    "tests/library": 15635,
     "tests/proof": 4230,
     "tests/lab": 8335,
     "library": 17970,

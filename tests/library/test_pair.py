@@ -9,6 +9,7 @@ from on_cpu import Kernels, on_cpu
 from test_backward import bhsd, drawn, found_and_exact
 from test_gradient_loops import changed
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from tl_attention import InputError, attention, load_schedule
 from tl_attention.errors import ScheduleRefused
@@ -132,6 +133,14 @@ def test_only_a_call_that_needs_a_gradient_needs_the_kernels(on_cpu: Kernels) ->
     assert loops_of(on_cpu) == []
 
 
+def test_a_step_with_checkpoints_and_autocast_has_the_same_gradients(on_cpu: Kernels) -> None:
+    *inputs, grad = drawn((2, 2, 2, 5, 9, 64), "bhsd")
+    expected = torch.autograd.grad(by_pair(*inputs), inputs, grad)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = checkpoint(by_pair, *inputs, use_reentrant=False)
+    assert all(map(torch.equal, torch.autograd.grad(output, inputs, grad), expected))
+
+
 # --- the operator ----------------------------------------------------------------------------------------------------
 
 
@@ -144,6 +153,17 @@ def test_torch_compile_takes_the_pair(dynamic, on_cpu: Kernels) -> None:
         found = torch.autograd.grad(traced(*inputs, causal=True), inputs, grad)
         assert loops_of(on_cpu) == ["dkdv", "dq"]
         assert all(map(torch.equal, found, torch.autograd.grad(by_pair(*inputs, causal=True), inputs, grad)))
+
+
+def test_the_operator_takes_no_schedules(on_cpu: Kernels, monkeypatch) -> None:
+    inputs = drawn((1, 2, 2, 5, 8, 64), "bhsd")[:3]
+    words = "attention: backward has a Schedule under .*, expected names, files or labels"
+    traced = torch.compile(lambda *given: by_pair(*given, backward=SCHEDULES), fullgraph=True, backend="aot_eager")
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=words):
+        traced(*inputs)
+    monkeypatch.setattr("tl_attention.op.attend.is_plain", lambda: False)
+    with pytest.raises(InputError, match=f"^{words}$"):
+        by_pair(*inputs, backward=SCHEDULES)
 
 
 def test_opcheck_with_a_pair(on_cpu: Kernels) -> None:

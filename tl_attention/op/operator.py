@@ -24,6 +24,7 @@ from tl_attention.op.pair import check_serves, texts_of
 from tl_attention.op.run import forward
 from tl_attention.problem.features import BY_WORD, INPUTS
 from tl_attention.problem.mask import masked
+from tl_attention.schedule.schedule import Schedule
 
 HERE = "under torch.compile, torch.export or a gradient"
 # The places of features that are tensors, which stand before the options, and of those that are numbers among these.
@@ -47,6 +48,8 @@ def call_operator(call: Call) -> Result:
     if schedule is not None and not isinstance(schedule, (str, Path)):
         found = type(schedule).__name__
         raise InputError(f"{where.function}: schedule is {found} {HERE}, expected a name, a file or a label")
+    if isinstance(call.backward, (tuple, list)) and any(isinstance(one, Schedule) for one in call.backward):
+        raise InputError(f"{where.function}: backward has a Schedule {HERE}, expected names, files or labels")
     options: dict[str, Any] = {
         **{
             name: getattr(call, name)
