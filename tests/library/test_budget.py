@@ -19,15 +19,15 @@ BUDGET = {
     "launch": 835,
     "codeproof": 5470,
     "compiler": 570,
-    "op": 2245,
+    "op": 2340,
     "lab": 10035,
     "tools": 6430,
-    "tests": 1190,
-    "tests/library": 15375,
+    "tests": 1225,
+    "tests/library": 15645,
     "tests/proof": 4230,
     "tests/lab": 8360,
-    "library": 17875,
-    "path": 9215,
+    "library": 17975,
+    "path": 9315,
 }
 
 
