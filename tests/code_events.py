@@ -44,7 +44,15 @@ def block_events(schedule: Schedule, code: GeneratedCode, sizes: Sizes) -> list[
     """Returns the events of the first thread block of a pipelined kernel, in all iterations."""
     proof = PipelinedProof(schedule, derive(schedule), code)
     threads = Threads(np.array([0]), 1, tuple(range(schedule.threads // WARP)))
-    names = {**sizes._asdict(), "blockIdx_x": 0, "blockIdx_y": 0, "blockIdx_z": 0}
+    group = code.variant.some_group
+    names = {
+        **sizes._asdict(),
+        "group": group,
+        "heads_kv": sizes.heads // group,
+        "blockIdx_x": 0,
+        "blockIdx_y": 0,
+        "blockIdx_z": 0,
+    }
     run = Run(proof.kernel, threads, names)
     run.go()
     reading = proof.reading(Unknowns.from_numbers(proof, sizes).tensors)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from tl_attention.kernels.registry import parameters_of
+from tl_attention.lab.oracle.gradient_tile import row_lse
+from tl_attention.lab.oracle.gradients import gradients
 from tl_attention.lab.oracle.reference import attention_and_lse
 from tl_attention.op import checks, compiled, plan, run
 from tl_attention.op.launch import FOUND
@@ -17,8 +19,9 @@ from tl_attention.op.plan import Plans
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.features import INPUTS
 from tl_attention.problem.mask import Mask
-from tl_attention.problem.variant import Variant
+from tl_attention.problem.variant import GRADIENT_PARAMETERS, Variant
 from tl_attention.problem.warpgroup import ROWS
+from tl_attention.schedule.loop.loops import FORWARD
 from tl_attention.schedule.schedule import Schedule
 
 # What a kernel does to its tensors after it has computed.
@@ -53,6 +56,10 @@ class Kernels:
         """Computes what the variant's kernel does, which knows no autocast."""
         if variant.packed:
             self.compute_packed(tensors, variant)
+            return
+        if variant.loop != FORWARD:
+            compute_gradients(tensors, variant)
+            self.fault(tensors)
             return
         given = (tensors[name] for name in "QKV")
         there = {feature.word: tensors[feature.name] for feature in INPUTS if feature.name in tensors}
@@ -94,6 +101,38 @@ class Kernels:
             if results[1] is not None:
                 results[1][:, q_begin : q_begin + rows] = lse[0]
         self.fault(tensors)
+
+
+def compute_gradients(tensors: dict[str, Any], variant: Variant) -> None:
+    """Computes what the variant's kernel of gradients does, of tensors that lie as it reads them.
+
+    That of dQ leaves LSE and D for whole tiles of 128 rows, and that of dK and dV must be given these.
+    """
+    sizes: dict[str | int, int] = {}
+    for parameter in GRADIENT_PARAMETERS[variant.loop]:
+        if parameter.kind != "scalar":
+            given = tensors[parameter.name]
+            assert given.is_contiguous() and given.data_ptr() % 16 == 0 and given.dim() == len(parameter.dims)
+            assert str(given.dtype) == f"torch.{parameter.dtype or variant.dtype}"
+            assert all(sizes.setdefault(name, size) == size > 0 for name, size in zip(parameter.dims, given.shape))
+    seq_q, rows = sizes["seq_q"], sizes["rows"]
+    assert rows == -(-seq_q // 128) * 128 and sizes["heads"] == sizes["heads_kv"] * variant.some_group
+    assert tensors["workers"] > 0 and not variant.optional
+    q, k, v, grad = (tensors[name] for name in ("Q", "K", "V", "dO"))
+    options: Any = {"mask": variant.mask, "scale": tensors["softmax_scale"], "precise": False}
+    output, lse = attention_and_lse(q, k, v, **options)
+    facts = row_lse(lse), (grad.float() * output.float()).sum(dim=3)
+    for name, padding, fact in zip(("RowLSE", "RowD"), (float("inf"), 0.0), facts):
+        padded = torch.full_like(tensors[name], padding)
+        padded[..., :seq_q] = fact
+        if variant.loop == "dq":
+            tensors[name].copy_(padded)
+        assert torch.equal(tensors[name], padded)
+    if variant.loop == "dq":
+        assert torch.equal(tensors["O"], output) and torch.equal(tensors["LSE"], lse)
+    for name, gradient in gradients(q, k, v, grad, **options).items():
+        if name in tensors:
+            tensors[name].copy_(gradient)
 
 
 def rows_of_keys(tensors: dict[str, Any], variant: Variant, keys: torch.Tensor) -> torch.Tensor:

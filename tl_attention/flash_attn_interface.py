@@ -234,7 +234,7 @@ def _attend(
     if type(dropout_p) is not float or dropout_p:
         others["dropout_p"] = dropout_p
     in_parts = checked[5] is SPLIT[5]
-    call: Call = made(Call, (*tensors, values, *settings, None, False, False, check, in_parts))
+    call: Call = made(Call, (*tensors, values, *settings, None, False, False, check, in_parts, None))
     try:
         if others or not all(map(is_, checked, SPLIT if in_parts else USUAL)):
             *lacking, deterministic = checked

@@ -95,7 +95,7 @@ def test_every_record_that_ships_is_shown(name) -> None:
 
 
 def test_every_file_that_ships_is_read() -> None:
-    assert all(load_cells(RESULTS / name) for name in CELLS) and len(CELLS) == 9
+    assert all(load_cells(RESULTS / name) for name in CELLS) and len(CELLS) == 10
     assert all(load_ladder(name).steps for name in ladder_names())
     assert all(machine.load(name).title for name in machine.names())
     assert all(load(name).label for name in catalogue.all_names())

@@ -38,6 +38,7 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.dialect import dialects
 from tl_attention.schedule.options import KernelOptions, SoftmaxOptions, Split
 from tl_attention.schedule.schedule import Schedule
 
@@ -50,6 +51,16 @@ def values(field: FieldInfo) -> tuple[Any, ...]:
     return found if 1 < len(found) <= 3 else (False, True)
 
 
+OPTIONS = {"kernel": KernelOptions, "softmax": SoftmaxOptions, "split": Split}
+# Options that no lowering of the forward takes.
+OF_GRADIENTS = {
+    name
+    for key, options in OPTIONS.items()
+    for name in options.model_fields
+    if not any(dialect.takes(f"{key}.{name}") for dialect in dialects())
+}
+
+
 def facts(schedule: Schedule) -> set[tuple[str, Any]]:
     """Returns the options of a schedule."""
     return {
@@ -57,6 +68,7 @@ def facts(schedule: Schedule) -> set[tuple[str, Any]]:
         for options in (schedule.kernel, schedule.softmax, schedule.split)
         for name, field in type(options).model_fields.items()
         for value in [getattr(options, name)]
+        if name not in OF_GRADIENTS
     }
 
 
@@ -128,15 +140,15 @@ def test_every_lowering_is_lowered():
 
 
 def test_the_sample_has_every_option():
-    fields = [field for options in (KernelOptions, SoftmaxOptions, Split) for field in options.model_fields.items()]
-    every = {(name, value) for name, field in fields for value in values(field)}
+    fields = [field for options in OPTIONS.values() for field in options.model_fields.items()]
+    every = {(name, value) for name, field in fields for value in values(field) if name not in OF_GRADIENTS}
     assert set().union(*map(facts, COVERING)) == every - {("tile_scheduler", "dynamic")}
 
 
 @pytest.mark.parametrize("name", sampled(TRACED, ["option 0", "best", "seed causal", "mma_sync causal", "inferred"]))
 def test_the_packed_program_is_the_packages_own(name, tmp_path):
     schedule, mask = TRACED[name]
-    variant = Variant(128, "bfloat16", mask, sms=114)
+    variant = Variant(128, "bfloat16", mask, group=1, sms=114)
     packed = packed_program(Planned(schedule), variant)
     text = packed.text
     assert plain(traced(packed, tmp_path)) == plain(lowering_of(schedule).prim_func(Planned(schedule), variant))

@@ -134,6 +134,7 @@ OTHER: dict[str, list[tuple[str, Any]]] = {
     ],
     "specialize": [("plain", True), ("all", True)],
     "invariant": [("plain", True), ("all", True)],
+    "backward": [("plain", pair) for pair in (("dq", "dkdv"), ("dkdv", "dq"), ["dq", "seed"], ("dq", 1), "dq", ())],
 }
 # These calls differ in all tensors, or in several things at once.
 TOGETHER: dict[str, tuple[str, Options]] = {

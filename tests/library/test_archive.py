@@ -134,6 +134,19 @@ def test_a_packed_kernel_that_writes_the_lse_serves_calls_without_it(on_cpu: Ker
     torch.testing.assert_close(found, dense.transpose(0, 1), atol=0.02, rtol=0)
 
 
+@pytest.mark.parametrize("page_size, box", [(128, 16), (32, 16), (16, 16), (8, 8), (1, 1)])
+def test_a_kernel_that_ships_serves_larger_pages_in_its_boxes(page_size, box, on_cpu: Kernels, monkeypatch) -> None:
+    monkeypatch.setattr(compiled, "ships", lambda _, one: one.key_box == 16)
+    q, pages = torch.randn(3, 2, 64).bfloat16(), torch.randn(128 // page_size, page_size, 2, 64).bfloat16()
+    offsets, used = torch.tensor([0, 3], dtype=torch.int32), torch.tensor([100], dtype=torch.int32)
+    table = torch.arange(len(pages), dtype=torch.int32)[None]
+    found = attention_varlen(q, pages, pages, offsets, None, 3, 128, seqused_k=used, block_table=table)
+    assert [variant.key_box for _, variant in on_cpu.asked] == [box]
+    keys = pages.flatten(0, 1)[:100].transpose(0, 1)
+    expected = torch.nn.functional.scaled_dot_product_attention(q.transpose(0, 1), keys, keys)
+    torch.testing.assert_close(found, expected.transpose(0, 1), atol=0.02, rtol=0)
+
+
 @pytest.mark.parametrize("variable", [store.OPTION, *store.HEADERS])
 def test_an_environment_that_changes_kernels_takes_none_that_ships(variable, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv(variable, f"{tmp_path}")

@@ -19,15 +19,15 @@ BUDGET = {
     "launch": 835,
     "codeproof": 5475,
     "compiler": 570,
-    "op": 2240,
+    "op": 2340,
     "lab": 10035,
     "tools": 6430,
-    "tests": 1190,
-    "tests/library": 15380,
+    "tests": 1225,
+    "tests/library": 15660,
     "tests/proof": 4305,
-    "tests/lab": 8335,
-    "library": 17885,
-    "path": 9215,
+    "tests/lab": 8365,
+    "library": 17985,
+    "path": 9315,
 }
 
 

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import gpu_lost
 import pytest
 import torch
 from gradients import exact, visible
@@ -179,8 +180,11 @@ class Error(NamedTuple):
         return self.ours <= 2 * max(self.pytorchs, self.floor)
 
 
-def errors(case: Drawn, seed: int) -> dict[str, Error]:
-    """Returns the errors of each gradient of a drawn call; ours is infinite if the gradient is not finite."""
+def errors(case: Drawn, seed: int, **options: Any) -> dict[str, Error]:
+    """Returns the errors of each gradient of a drawn call; ours is infinite if the gradient is not finite.
+
+    The call gets these options, too. Raises gpu_lost.Lost if it does not end.
+    """
     q, k, v, grad, sinks = case.tensors(seed)
     inputs = [q, k, v, *[sinks] * case.sinks]
     seen = visible(case.seq_q, case.seq_kv, *case.window).to(DEVICE)
@@ -192,22 +196,23 @@ def errors(case: Drawn, seed: int) -> dict[str, Error]:
         least.append(of_lse(lse, wanted[3]) + floor_of_sinks(in_double, P, lse, grad.double(), case.dtype))
 
     def ours(q: Tensor, k: Tensor, v: Tensor, *sinks: Tensor) -> Tensor:
-        return attention(q, k, v, window_size=case.window, sinks=sinks[0] if sinks else None)
+        return attention(q, k, v, window_size=case.window, sinks=sinks[0] if sinks else None, **options)
 
     if case.swapped:
         grad = grad.transpose(1, 2).contiguous().transpose(1, 2)
     found = gradients(ours, grad, inputs)
+    gpu_lost.wait()
     own = [norm(one - other) if one.isfinite().all() else math.inf for one, other in zip(found, wanted)]
     of_pytorch = errors_of_pytorch(case, inputs, grad, wanted)
     return {name: Error(*of) for name, *of in zip(("dq", "dk", "dv", "dsinks"), own, of_pytorch, least)}
 
 
-def wrong(case: Drawn, seed: int) -> tuple[str, bool]:
+def wrong(case: Drawn, seed: int, **options: Any) -> tuple[str, bool]:
     """Returns which gradients of a drawn call err by too much, "" if none does, and whether it was judged once more."""
-    found = errors(case, seed)
+    found = errors(case, seed, **options)
     if all(error.good() for error in found.values()):
         return "", False
-    draws = [found, *(errors(case, seed + 10**6 * number) for number in range(1, AGAIN))]
+    draws = [found, *(errors(case, seed + 10**6 * number, **options) for number in range(1, AGAIN))]
     over_draws = {name: Error(*map(root_mean_square, zip(*(of[name] for of in draws)))) for name in found}
     bad = {name: error for name, error in over_draws.items() if not error.good()}
     return ", ".join(f"{name} {error}" for name, error in bad.items()), True

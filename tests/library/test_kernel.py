@@ -39,7 +39,7 @@ TILELANG_KIND = {"load": {"copy"}, "product": {"gemm"}, "vector": {"copy", "fill
 @pytest.mark.parametrize("dtype,head_dim", [("float16", 128), ("bfloat16", 64)])
 def test_the_statement_table_is_what_tilelang_traced(mask, sizes, kv_order, dtype, head_dim):
     schedule = shipped()["seed"].model_copy(update={"kv_order": kv_order})
-    variant = Variant(head_dim, dtype, mask, sizes=sizes)
+    variant = Variant(head_dim, dtype, mask, sizes=sizes, group=1 if sizes else None)
     kernel = lowering_of(schedule).prim_func(Planned(schedule), variant)
     traced = traced_statements(kernel)
     assert len(traced) == len(SOURCE.statements)
@@ -144,7 +144,7 @@ def half(*size: int) -> torch.Tensor:
 def test_it_reaches_the_launcher() -> None:
     """The launcher refuses tensors on the CPU."""
     kernel = compile_kernel(shipped()["seed"], PLAIN)
-    given = {name: half(1, 2, 128, 128) for name in ("Q", "K", "V", "Output")} | {"softmax_scale": 0.1}
+    given = {name: half(1, 2, 128, 128) for name in ("Q", "K", "V", "Output")} | {"softmax_scale": 0.1, "group": 1}
     for call in (lambda: kernel.launch(*given.values()), lambda: kernel(**given)):
         with pytest.raises(ValueError, match="Q has DLPack device type 1, expected 2"):
             call()

@@ -6,7 +6,7 @@ import operator
 
 import torch
 
-from tl_attention.op import checks, run
+from tl_attention.op import checks, pair, run
 from tl_attention.op.call import Call, Result
 from tl_attention.op.checks import Checked
 from tl_attention.op.eager import GradientPlan, is_plain
@@ -14,6 +14,7 @@ from tl_attention.op.gradients import check_has_gradient, forward_only, is_trace
 from tl_attention.op.operator import call_operator
 from tl_attention.op.plan import Key, Plan, key_of
 from tl_attention.op.scalars import length, plain
+from tl_attention.problem.mask import Mask
 
 
 def attend(call: Call) -> Result:
@@ -34,6 +35,8 @@ def first_call(call: Call, key: Key | None) -> Result:
             raise forward_only(name, "without it: the LSE has no gradient" if name == "return_lse" else "without it")
     if traced or (needs_gradient and not is_plain()):
         return call_operator(call)
+    if call.backward is not None:
+        _find_pair(call, checked.mask if needs_gradient else None)
     if not needs_gradient:
         return run.planned(call, key, checked).run(call, checked.scale)
     plan = GradientPlan(_of_forward(call, checked), call.q.shape[-1] ** -0.5)
@@ -51,6 +54,15 @@ def _of_forward(call: Call, checked: Checked) -> Plan:
     if plan is not None and plan.serves(call):
         return plan
     return run.planned(call, key, checked._replace(asked=checked.asked.but(lse=True)))
+
+
+def _find_pair(call: Call, mask: Mask | None) -> None:
+    """Finds a call's pair of schedules and, where they are to compute gradients under a mask, their kernels."""
+    texts = pair.texts_of(call.backward)
+    pair.pair_of(texts)
+    if mask is not None:
+        pair.check_serves(call, mask)
+        pair.kernels(texts, [call.where.canonical(x) for x in call[:3]], mask)
 
 
 def _with_pythons_numbers(call: Call, traced: bool) -> Call | None:

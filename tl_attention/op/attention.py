@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tl_attention.op.attend import first_call
 from tl_attention.op.batch import batch_of
-from tl_attention.op.call import NO_WINDOW, Call, Keywords, Result, made, values_of
+from tl_attention.op.call import NO_WINDOW, Call, Keywords, Pair, Result, made, values_of
 from tl_attention.op.in_memory import BHSD
 from tl_attention.op.run import run
 from tl_attention.op.unknown import without_a_name
@@ -21,6 +21,7 @@ class Options(Keywords, total=False):
 
     layout: str
     specialize: bool
+    backward: Pair | None
 
 
 @overload
@@ -49,6 +50,7 @@ def attention(
     schedule: Schedule | str | Path | None = None,
     specialize: bool = False,
     invariant: bool | None = None,
+    backward: Pair | None = None,
     **features: Any,
 ) -> Result:
     """Computes softmax(scale q k^T) v on the current CUDA stream of q's device.
@@ -88,6 +90,10 @@ def attention(
             window that hides no key is left out only where rows stay as they are, and a softcap is computed row by row.
             None: where there is no softcap, no keys may be in parts, and the default rules choose no other schedules
             for it.
+        backward: a pair (dq, dkdv) of schedules, each named as `schedule` is, such as ("dq", "dkdv"): their two kernels
+            compute the gradients, with the same bits for the same call. They serve contiguous bhsd tensors of head_dim
+            64 or 128, as many heads of k and v as of q, no mask or a causal one, and no feature; where a gradient is
+            needed, anything else is an InputError. No default rule takes such a pair, as none has run on a GPU yet.
 
     Under torch.compile and torch.export the call is the operator `torch.ops.tl_attention.forward`, which takes neither
     `out` nor a Schedule. Gradients of q, k, v and sinks come from cuDNN's backward or PyTorch's FlashAttention-2, as
@@ -103,5 +109,5 @@ def attention(
     where = batch_of(layout)
     return run(made(Call, (
         q, k, v, where, values, out, schedule, scale,
-        causal, window_size, return_lse, invariant, specialize, False, False, True,
+        causal, window_size, return_lse, invariant, specialize, False, False, True, backward,
     )), first_call)  # fmt: skip

@@ -1,7 +1,8 @@
 """The gradients of q, k, v and sinks: which of PyTorch's operators computes them, and what is done around it.
 
-The first rule of schedule/files/backward.yaml that serves a call names the operator. A shape's first calls take
-FlashAttention-2, as cuDNN builds a plan for each new shape.
+A pair of schedules that the call names computes those of q, k and v. For other calls the first rule of
+schedule/files/backward.yaml that serves the call names the operator. A shape's first calls take FlashAttention-2, as
+cuDNN builds a plan for each new shape.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tl_attention.op import aten, checks, trial
+from tl_attention.op import aten, checks, pair, trial
 from tl_attention.op.aten import Saved
 from tl_attention.op.in_memory import BHSD
 from tl_attention.op.plan import MOST_KEPT
@@ -116,14 +117,20 @@ def _new_shape(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> GradShape:
 
 
 def dense(
-    given: Saved, sinks: Tensor | None, *, causal: bool, scale: float | None, window_size: Sequence[int], layout: str
-) -> Gradients:
+    given: Saved, sinks: Tensor | None, *, causal: bool, scale: float | None, window_size: Sequence[int], layout: str,
+    backward: Sequence[str] | None = None,
+) -> Gradients:  # fmt: skip
     """Returns the gradients of `attention`'s q, k, v and sinks, with 0 for queries that see no key.
 
     Tensors are in the layout of the call. `sinks` are None if no gradient of them is needed, though the LSE has them.
+    `backward` has the texts of a pair of schedules, which computes no sinks.
     """
     if layout != BHSD:
         given = given.but(_swapped)
+    if backward is not None:
+        found = pair.gradients(backward, given, masked(causal, (window_size[0], window_size[1])), scale)
+        dq, dk, dv = found if layout == BHSD else map(_swapped, found)
+        return dq, dk, dv, None
     q, k, v = given[1:4]
     shape = shape_of(q, k, v, causal, (window_size[0], window_size[1]))
     # The output of a row without keys is 0 whatever its sink.

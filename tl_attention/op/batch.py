@@ -72,8 +72,8 @@ class Batch:
     schema: ClassVar = ""
     gradient_schema: ClassVar = ""
     flag: ClassVar = "specialize"
-    layout_option: ClassVar = "str layout"
-    options_schema: ClassVar = f"str layout={BHSD!r}, "
+    layout_option: ClassVar = "str layout, str[]? backward=None"
+    options_schema: ClassVar = f"str layout={BHSD!r}, str[]? backward=None, "
     behind: ClassVar = ""
     operator_arguments: ClassVar[tuple[Any, ...]] = ()
     arguments_behind: ClassVar[tuple[Any, ...]] = ()

@@ -24,6 +24,8 @@ NO_WINDOW = (OPEN, OPEN)
 Values = tuple[Any, ...]
 OFF: Values = tuple(feature.off if feature.is_number else None for feature in INPUTS)
 PLACES = {feature.word: place for place, feature in enumerate(INPUTS)}
+# The schedules of loops dq and dkdv, which compute gradients.
+Pair = tuple[Schedule | str | Path, Schedule | str | Path]
 # The output, or (output, LSE).
 Result = Tensor | tuple[Tensor, Tensor]
 
@@ -65,6 +67,7 @@ class Call(NamedTuple):
     zero_unused: bool = False
     check: bool = False
     in_parts: bool = True  # False: all keys are computed at once
+    backward: Pair | None = None
 
     def results(self, has_lse: bool, like_q: bool = False) -> tuple[Tensor, Tensor | None]:
         """Returns tensors for the output, which is `out` if it is given, and for the LSE, None without one.

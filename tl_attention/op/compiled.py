@@ -13,7 +13,7 @@ from tl_attention.compiler.compile import CompiledKernel, compile_kernel, ships
 from tl_attention.errors import InputError
 from tl_attention.problem.card import Card
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.variant import Variant
+from tl_attention.problem.variant import KEY_BOXES, Variant
 from tl_attention.schedule.files.defaults import default_schedule
 from tl_attention.schedule.files.named import resolve_forward
 from tl_attention.schedule.schedule import Schedule
@@ -36,10 +36,13 @@ def _compiled(schedule: Schedule, variant: Variant) -> CompiledKernel:
 def that_ships(schedule: Schedule, variant: Variant) -> Variant:
     """Returns the variant of a kernel that ships and serves its calls; the variant itself where none does.
 
-    A kernel for tensors of any strides serves contiguous ones, and one that writes the LSE those who do not ask for it.
+    A kernel for tensors of any strides serves contiguous ones, one that writes the LSE those who do not ask for it, and
+    one that loads a page in smaller boxes larger pages.
     """
+    boxes = [variant.key_box, *(box for box in KEY_BOXES if box < variant.key_box and variant.key_box % box == 0)]
     wider = (
-        replace(variant, strided=variant.strided or strided, optional=variant.optional | more)
+        replace(variant, strided=variant.strided or strided, optional=variant.optional | more, key_box=box)
+        for box in boxes
         for more in (frozenset[str](), frozenset({"LSE"}))
         for strided in (False, True)
     )

@@ -20,9 +20,11 @@ from tl_attention.op.batch import Batch
 from tl_attention.op.call import NO_WINDOW, OFF, Call, Result
 from tl_attention.op.gradients import check_has_gradient, requires_gradient
 from tl_attention.op.packed import Packed
+from tl_attention.op.pair import check_serves, texts_of
 from tl_attention.op.run import forward
 from tl_attention.problem.features import BY_WORD, INPUTS
 from tl_attention.problem.mask import masked
+from tl_attention.schedule.schedule import Schedule
 
 HERE = "under torch.compile, torch.export or a gradient"
 # The places of features that are tensors, which stand before the options, and of those that are numbers among these.
@@ -46,6 +48,8 @@ def call_operator(call: Call) -> Result:
     if schedule is not None and not isinstance(schedule, (str, Path)):
         found = type(schedule).__name__
         raise InputError(f"{where.function}: schedule is {found} {HERE}, expected a name, a file or a label")
+    if isinstance(call.backward, (tuple, list)) and any(isinstance(one, Schedule) for one in call.backward):
+        raise InputError(f"{where.function}: backward has a Schedule {HERE}, expected names, files or labels")
     options: dict[str, Any] = {
         **{
             name: getattr(call, name)
@@ -56,6 +60,7 @@ def call_operator(call: Call) -> Result:
         "return_lse": call.return_lse or requires_gradient(*call[:3], *call.values),
         "schedule": None if schedule is None else str(schedule),
     }
+    options |= _pair_of(call)
     tensors = (call.values[place] for place in PER_HEAD)
     of = getattr(torch.ops.tl_attention, where.operator)
     given = (*where.operator_arguments, *tensors, *where.arguments_behind)
@@ -65,8 +70,13 @@ def call_operator(call: Call) -> Result:
 
 def options_of_gradient(call: Call, scale: float | None) -> dict[str, Any]:
     """Returns what the gradients of a call need beside tensors."""
-    options = {"causal": call.causal, "scale": scale, "window_size": call.window_size}
+    options = {"causal": call.causal, "scale": scale, "window_size": call.window_size} | _pair_of(call)
     return options | call.where.operator_options | call.where.longest
+
+
+def _pair_of(call: Call) -> dict[str, Any]:
+    """Returns the option that names a call's pair of schedules, if it has one: packed sequences have no such option."""
+    return {} if call.backward is None else {"backward": texts_of(call.backward)}
 
 
 def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gradients]) -> Callable[..., Any]:
@@ -94,8 +104,10 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
             values[place] = get(INPUTS[place].word, OFF[place])
         for place, tensor in zip(PER_HEAD, tensors):
             values[place] = tensor
-        # A list from the dispatcher; only what has a hash leaves a plan.
+        # Lists from the dispatcher; only what has a hash leaves a plan.
         options["window_size"] = tuple(get("window_size", NO_WINDOW))
+        if (pair := get("backward")) is not None:
+            options["backward"] = tuple(pair)
         return Call(q, k, v, where, tuple(values), **{name: options[name] for name in Call._fields if name in options})
 
     def run(*given: Any, **options: Any) -> tuple[Tensor, Tensor]:
@@ -112,7 +124,10 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
         ctx: Any, inputs: Any, keyword_only_inputs: dict[str, Any], output: tuple[Tensor, Tensor]
     ) -> None:
         call = call_of(*inputs, **keyword_only_inputs)
-        check_has_gradient(call, masked(call.causal, call.window_size))
+        mask = masked(call.causal, call.window_size)
+        check_has_gradient(call, mask)
+        if call.backward is not None:
+            check_serves(call, mask)
         if not call.return_lse:
             raise InputError(f"{kind.function}: an input of {name} requires a gradient, expected return_lse=True then")
         ctx.save_for_backward(*call[:3], *output, call.values[SINKS], *call.where.offsets)

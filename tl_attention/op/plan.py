@@ -27,6 +27,8 @@ Key = tuple[object, ...]
 Kept = TypeVar("Kept")
 # The kernel of a call, None where it needs none, with its arguments.
 LaidOut = tuple[Callable[..., None] | None, tuple[Any, ...]]
+# A schedule is named by one of these types.
+NAMED = (str, Path, Schedule)
 # Values of features that are no tensor are of these types.
 PLAIN = {float, int, type(None)}
 # torch.cuda's own function asks first whether CUDA has begun, which it has where tensors are on a GPU.
@@ -105,7 +107,7 @@ def key_of(call: Call) -> Key | None:
     """
     (
         q, k, v, where, values, out, schedule, _,
-        causal, window_size, return_lse, invariant, specialize, zero_unused, check, in_parts,
+        causal, window_size, return_lse, invariant, specialize, zero_unused, check, in_parts, backward,
     ) = call  # fmt: skip
     dtype, device = q.dtype, q.device
     if not (
@@ -115,7 +117,8 @@ def key_of(call: Call) -> Key | None:
         and (type(causal) is type(return_lse) is type(specialize) is type(zero_unused) is bool and check is False)
         and (invariant is None or type(invariant) is bool)
         and (window_size is NO_WINDOW or (type(window_size) is tuple and all(type(n) is int for n in window_size)))
-        and (schedule is None or isinstance(schedule, (str, Path, Schedule)))
+        and (schedule is None or isinstance(schedule, NAMED))
+        and (backward is None or (type(backward) is tuple and all(isinstance(x, NAMED) for x in backward)))
     ):
         return None
     # This asks what operator.requires_gradient asks, without its loop: every eager call comes by here.
@@ -135,7 +138,7 @@ def key_of(call: Call) -> Key | None:
     if not (sizes and values):
         return None
     of_tensors = sizes, strides, dtype, device, of_out, needs_gradient
-    return of_tensors, schedule, causal, window_size, return_lse, invariant, specialize, in_parts, values
+    return of_tensors, schedule, causal, window_size, return_lse, invariant, specialize, backward, in_parts, values
 
 
 def _described(values: Values, graded: bool) -> Values:

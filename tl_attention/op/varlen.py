@@ -110,5 +110,5 @@ def attention_varlen(
     where = made(Packed, (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, pages, None))
     return run(made(Call, (
         q, k, v, where, values, out, schedule, scale,
-        causal, window_size, return_lse, invariant, False, zero_unused, check, True,
+        causal, window_size, return_lse, invariant, False, zero_unused, check, True, None,
     )), first_call)  # fmt: skip

@@ -1,6 +1,6 @@
 """These faults concern heads of Q that share one of K and V, as many as the launch says."""
 
-from faults.table import asked, rows
+from faults.table import Row, asked, rows
 from faults.words import COPY_K, COPY_V, HEAD_K
 
 NO_HEAD_MAP = "it has no descriptors: see K's head is Q's, and K's batches"
@@ -10,7 +10,7 @@ HEAD_V = "the head of load V of the producer"
 K_PLACES, V_PLACES = (HEAD_K, COPY_K, COPY_K), (HEAD_V, COPY_V, COPY_V)
 
 
-def of_all(name: str, places: tuple[str, str, str], *changes: str, long: bool = False):
+def of_all(name: str, places: tuple[str, str, str], *changes: str, long: bool = False) -> Row:
     """Makes the row of changes that are the same in all lowerings, with the words of each lowering's refusal."""
     return asked(name, *((words, *changes) for words in places), long=long)
 

@@ -72,7 +72,8 @@ def packed_program(planned: Planned, variant: Variant, taken: Iterable[str] = ()
     """Returns a schedule's TileLang program, in which `attention_kernel()` gives the prim_func. Imports tilelang.
 
     The file that holds the text has `T`, which is tilelang.language, and has `taken` names for something else. The
-    variant's sizes are read at run time, its SMs are given, its tensors are as wide as the tiles, and none is optional.
+    variant's sizes are read at run time, its SMs and ratio of heads are given. Its tensors are as wide as the tiles;
+    none is optional.
     """
     lowering = lowering_of(planned.schedule)
     launch, c = lowering.launch(), lowering.constants(planned, variant)

@@ -106,10 +106,10 @@ class Study:
         self.others = others
         self._distributions = {name: _distribution(values) for name, values in parameters.values.items()}
         self.where = f"study {name} in {self._storage.shown}"
-        there = self._storage.of(name)
+        there, missing = self._storage.of(name), f"there is no {self.where}, expected one that a search has begun"
         if there is None:
             if worker is None:
-                raise InputError(f"--study: there is no {self.where}, expected one that a search has begun")
+                raise InputError(f"--study: {missing}")
             self._storage.begin(name, of)
             there = self._storage.of(name) or {}
         for what, value in of.items():
@@ -125,6 +125,8 @@ class Study:
         self._sampled = optuna.create_study(sampler=sampler, direction="maximize")
         journal = JournalStorage(Log(self._storage, name, self._ends))
         if not journal.get_all_studies():
+            if worker is None:
+                raise InputError(f"--study: {missing}")
             optuna.create_study(storage=journal, study_name=name, direction="maximize", load_if_exists=True)
         self._study = optuna.load_study(storage=journal, study_name=name)
         self.results: list[Result] = []

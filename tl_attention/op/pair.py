@@ -1,0 +1,128 @@
+"""A pair of schedules, of loops dq and dkdv, computes the gradients of a call with two kernels of our own.
+
+The kernel of dQ is launched first. It leaves D = rowsum(dO * O) and an LSE to base 2 of each row in a workspace, which
+the kernel of dK and dV reads. No two threads add to one number in memory, so the same call has the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tl_attention.compiler.compile import CompiledKernel
+from tl_attention.errors import InputError, ScheduleRefused, shown
+from tl_attention.kernels.backward.dialect import PADDED_ROWS
+from tl_attention.kernels.registry import lowering_of, parameters_of
+from tl_attention.op import checks, compiled
+from tl_attention.op.aten import Saved
+from tl_attention.op.call import Call
+from tl_attention.op.in_memory import ALIGNMENT
+from tl_attention.op.plan import NAMED
+from tl_attention.problem.features import INPUTS
+from tl_attention.problem.mask import Mask, ceildiv, fitted, is_window
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.files.named import Named, resolve
+from tl_attention.schedule.schedule import Schedule
+
+# In the order of their launches.
+LOOPS = ("dq", "dkdv")
+
+
+def texts_of(given: object) -> tuple[str, ...]:
+    """Returns the texts by which `resolve` finds a pair's schedules. Raises InputError for what is no pair."""
+    pair = [*given] if isinstance(given, (tuple, list)) else []
+    if len(pair) != len(LOOPS) or not all(isinstance(one, NAMED) for one in pair):
+        raise InputError(
+            f"attention: backward is {shown(given)}, expected a pair ({', '.join(LOOPS)}), each a name, a file, a label "
+            "or a Schedule"
+        )
+    return tuple(one.label if isinstance(one, Schedule) else str(one) for one in pair)
+
+
+def pair_of(texts: Sequence[str]) -> list[Named]:
+    """Returns the schedules of a pair. Raises InputError for those of another loop, and for two that do not fit."""
+    pair = [resolve(text) for text in texts]
+    for named, loop in zip(pair, LOOPS, strict=True):
+        named.refuse_other_loop(loop)
+    rows, block = pair[0].schedule.block_M, pair[1].schedule.block_N
+    # Otherwise a last block would have rows behind the last tile, whose D and LSE nobody has written.
+    if rows % block:
+        raise InputError(
+            f"attention: backward: dkdv reads {block} rows at once (block_N), expected a divisor of the {rows} that a "
+            "tile of dq has (block_M)"
+        )
+    return pair
+
+
+def check_serves(call: Call, mask: Mask) -> None:
+    """Raises InputError if the call's pair does not compute its gradients. Lengths may be symbols."""
+    asked = zip(INPUTS, call.values)
+    features = frozenset(f.name for f, value in asked if (bool(value) if f.is_number else value is not None))
+    tensors = [call.where.canonical(x) for x in call[:3]]
+    for named, variant in _variants(pair_of(texts_of(call.backward)), tensors, mask, features):
+        try:
+            lowering_of(named.schedule).check_variant(named.schedule, variant)
+        except ScheduleRefused as refusal:
+            raise named.refused(refusal) from None
+
+
+def _variants(
+    pair: Sequence[Named], tensors: Sequence[Tensor], mask: Mask, features: frozenset[str] = frozenset()
+) -> list[tuple[Named, Variant]]:
+    """Returns the schedules with the variants of their kernels for q, k and v, (batch, heads, seq, head_dim)."""
+    q, k, v = tensors
+    mask = fitted(mask, q.shape[2], k.shape[2]) if is_window(mask) else mask
+    group, strided = max(1, int(q.shape[1]) // max(1, int(k.shape[1]))), not all(x.is_contiguous() for x in tensors)
+    sizes = int(q.shape[3]), str(q.dtype).removeprefix("torch."), mask, int(v.shape[3])
+    variants = (Variant(*sizes, optional=features, group=group, strided=strided, loop=loop) for loop in LOOPS)
+    return list(zip(pair, variants))
+
+
+def kernels(
+    texts: Sequence[str], tensors: Sequence[Tensor], mask: Mask
+) -> list[tuple[Schedule, Variant, CompiledKernel]]:
+    """Returns the pair's schedules, variants and compiled kernels for q, k and v, (batch, heads, seq, head_dim).
+
+    They are compiled once in a process. Raises InputError for another GPU's tensors, and for what is not proved.
+    """
+    arch, found = checks.checked_card(tensors[0].device).arch, []
+    for named, variant in _variants(pair_of(texts), tensors, mask):
+        variant = replace(variant, arch=arch)
+        try:
+            found.append((named.schedule, variant, compiled.kernel_of(named.schedule, variant)))
+        except ScheduleRefused as refusal:
+            raise named.refused(refusal) from None
+    return found
+
+
+def gradients(texts: Sequence[str], given: Saved, mask: Mask, scale: float | None) -> list[Tensor]:
+    """Returns the gradients of q, k and v by a pair's kernels. All tensors are (batch, heads, seq, head_dim).
+
+    Gradients are contiguous. The LSE is (batch, heads, seq_q), -inf in rows that see no key, whose gradients are 0.
+    """
+    grad, q, k, v, output, lse = given.but(_readable)
+    batch, heads, seq_q, head_dim = q.shape
+    if 0 in (batch, heads, seq_q, k.shape[2]):
+        return [torch.zeros_like(x) for x in (q, k, v)]
+    found = [torch.empty_like(x) for x in (q, k, v)]
+    row_lse, row_d = lse.new_empty((2, batch, heads, ceildiv(seq_q, PADDED_ROWS) * PADDED_ROWS))
+    arguments = {
+        "Q": q, "K": k, "V": v, "dO": grad, "O": output, "LSE": lse.contiguous(), "RowLSE": row_lse, "RowD": row_d,
+        "softmax_scale": head_dim**-0.5 if scale is None else scale, **dict(zip(("dQ", "dK", "dV"), found)),
+    }  # fmt: skip
+    sms = compiled.sms_of(q.device)
+    with torch.cuda.device(q.device):
+        for schedule, variant, kernel in kernels(texts, (q, k, v), mask):
+            arguments["workers"] = schedule.kernel.workers(sms)
+            kernel.launch(*(arguments[parameter.name] for parameter in parameters_of(schedule, variant)))
+    return found
+
+
+def _readable(x: Tensor) -> Tensor:
+    """Returns a tensor as the kernels read it: a copy unless it is contiguous and aligned."""
+    if x.is_contiguous() and not x.data_ptr() % ALIGNMENT:
+        return x
+    return torch.empty_like(x, memory_format=torch.contiguous_format).copy_(x)
