@@ -116,6 +116,7 @@ LACKING = [
     ({"packed": True}, "packed sequences"),
     ({"strided": True}, "strided tensors"),
     ({"mask": Mask(64, 0)}, "windows"),
+    ({"group": None}, "a ratio of heads that the launch says"),
     ({"optional": frozenset({"softcap"})}, "softcap"),
 ]
 
@@ -123,7 +124,7 @@ LACKING = [
 @pytest.mark.parametrize("asked, words", LACKING, ids=str)
 def test_what_the_kernels_do_not_compute_yet_is_told(asked, words):
     schedule = SHIPPED["dq"]
-    variant = Variant(**{"head_dim": 128, "dtype": "float16", "loop": "dq"} | asked)
+    variant = Variant(**{"head_dim": 128, "dtype": "float16", "loop": "dq", "group": 1} | asked)
     with pytest.raises(ScheduleRefused, match=f"^{words}.*, which lowering warp_specialized does not compute$"):
         lowering_of(schedule).check_variant(schedule, variant)
 

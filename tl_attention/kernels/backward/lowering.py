@@ -51,6 +51,7 @@ class Gradient(Lowering):
             "packed sequences": variant.packed,
             "strided tensors": variant.strided,
             "windows": is_window(variant.mask),
+            "a ratio of heads that the launch says": variant.group is None,
             ", ".join(sorted(variant.optional)): variant.optional,
         }
         self._refuse([words for words, asked in lacking.items() if asked])
