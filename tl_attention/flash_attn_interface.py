@@ -37,7 +37,7 @@ NUMBERS = {"attention_chunk": (0,), "num_splits": (0, 1), "dropout_p": (0.0,)}
 # What most calls give for LACKING and `deterministic`, compared by identity: Python has one object per small integer.
 USUAL = (None, None, None, None, 0, 1, False)
 # The same with splits as many as take the least time.
-SPLIT = (None, None, None, None, 0, 0, False)
+SPLIT = (*USUAL[:5], 0, False)
 
 
 def flash_attn_func(

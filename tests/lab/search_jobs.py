@@ -15,6 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tl_attention.lab.cli import main
 from tl_attention.lab.machine_code.sass import StaticReport
 from tl_attention.lab.measure import session
@@ -134,6 +136,17 @@ def search(folder: Path, seed: int) -> None:
 
     study.tell = printed  # type: ignore[method-assign]
     Search(study, SHAPE, ByPrediction(), proposals(study, schedules(), seed), bred).run(60, lambda passed: None)
+
+
+def in_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: float | None = None) -> None:
+    """Has the command search in a folder without a GPU, for so many seconds if they are given."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(session, "another_gpu", lambda arch: "no GPU")
+    # To draw them would compile the winner.
+    monkeypatch.setattr(import_module("tl_attention.lab.cli.search"), "_timelines", lambda *of: None)
+    if seconds is not None:
+        run = Search.run
+        monkeypatch.setattr(Search, "run", lambda search, _, told: run(search, seconds, told))
 
 
 def command() -> None:

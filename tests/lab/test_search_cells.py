@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 import search_jobs
 import yaml
-from search_jobs import OF, SHAPE, InTurn, many, parameters, proposals, told, url_of
+from search_jobs import OF, SHAPE, InTurn, in_a_folder, many, parameters, proposals, told, url_of
 from stand_in import Compilers, Gpu, on_a_machine
 
-from tl_attention.lab.measure import session
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.compilation import Compiled
 from tl_attention.lab.measure.records import MATMUL
@@ -168,12 +166,7 @@ def test_the_final_and_the_answer_are_of_all_problems(tmp_path) -> None:
 
 @pytest.fixture
 def here(tmp_path, monkeypatch, on_a_machine) -> Path:
-    command = import_module("tl_attention.lab.cli.search")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(session, "another_gpu", lambda arch: "no GPU")
-    monkeypatch.setattr(command, "_timelines", lambda *of: None)
-    run = search_module.Search.run
-    monkeypatch.setattr(search_module.Search, "run", lambda search, seconds, told: run(search, 2.0, told))
+    in_a_folder(tmp_path, monkeypatch, 2.0)
     (tmp_path / "mine.yaml").write_text(CELLS)
     return tmp_path
 

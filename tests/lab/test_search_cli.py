@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 import search_jobs
 from conftest import ROOT
-from search_jobs import SHAPE
+from search_jobs import SHAPE, in_a_folder
 from stand_in import on_a_machine
 from tiers import exhaustive
 
 from tl_attention.lab.files.kinds import PAGE
-from tl_attention.lab.measure import session
 from tl_attention.lab.search import search as search_module
 from tl_attention.lab.search.outcome import Outcome
 from tl_attention.lab.search.space import DEFAULT
@@ -34,10 +33,7 @@ HERE = ("search", "--shape", "1,2,256,128", "--study", "some")
 @pytest.fixture(autouse=True)
 def runs(tmp_path, monkeypatch, on_a_machine) -> Path:
     """Has commands run in an empty folder without a GPU, and returns the folder of what they write."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(session, "another_gpu", lambda arch: "no GPU")
-    # To draw them would compile the winner.
-    monkeypatch.setattr(COMMAND, "_timelines", lambda *of: None)
+    in_a_folder(tmp_path, monkeypatch)
     return tmp_path / "runs"
 
 

@@ -8,21 +8,19 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import search_workers
 from postgres import PASSWORD, Server, server
-from search_jobs import SHAPE, InTurn, many, parameters, points, proposals, told, url_of
+from search_jobs import SHAPE, InTurn, in_a_folder, many, parameters, points, proposals, told, url_of
 from search_workers import opened, searched
 from sqlalchemy import event, func, select
 from stand_in import on_a_machine
 from tiers import exhaustive
 
 from tl_attention.errors import InputError
-from tl_attention.lab.measure import session
 from tl_attention.lab.search import leases
 from tl_attention.lab.search import search as search_module
 from tl_attention.lab.search.leases import LEFT, LOST, ON
@@ -323,13 +321,8 @@ def test_a_database_of_optunas_own_tables_is_refused(postgres) -> None:
 @pytest.fixture
 def here(tmp_path, monkeypatch, on_a_machine) -> Path:
     """Has the command search with stand-ins and without a GPU, in an empty folder."""
-    command = import_module("tl_attention.lab.cli.search")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(session, "another_gpu", lambda arch: "no GPU")
-    monkeypatch.setattr(command, "_timelines", lambda *of: None)
+    in_a_folder(tmp_path, monkeypatch, 1.0)
     monkeypatch.setattr(search_module.Search.__init__, "__defaults__", (search_workers.bred,))
-    run = search_module.Search.run
-    monkeypatch.setattr(search_module.Search, "run", lambda search, seconds, told: run(search, 1.0, told))
     return tmp_path
 
 

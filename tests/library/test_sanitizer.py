@@ -77,6 +77,14 @@ def is_clean(tool: str, said: str) -> bool:
     return ("SUMMARY: 0 hazards" if tool == "racecheck" else "SUMMARY: 0 errors") in said
 
 
+def check_clean(tool: str, *command: object) -> None:
+    """Checks that the sanitizer finds nothing in a program that says that it ran."""
+    said = sanitized(tool, *command)
+    if "Device not supported" in said:
+        pytest.skip("compute-sanitizer does not work on this machine")
+    assert "it ran" in said and is_clean(tool, said), said
+
+
 # And P in shared memory, and those of mma_sync.
 CLEAN = (
     *(("best", "all", 128), ("best", "causal", 128), ("best_causal", "causal", 128)),
@@ -89,20 +97,14 @@ CLEAN = (
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("name,mask,size", CLEAN)
 def test_the_fastest_kernels_are_clean(tool, name, mask, size):
-    said = sanitized(tool, "-c", PROGRAM, SCHEDULES / f"{name}.yaml", mask, size)
-    if "Device not supported" in said:
-        pytest.skip("compute-sanitizer does not work on this machine")
-    assert "it ran" in said and is_clean(tool, said), said
+    check_clean(tool, "-c", PROGRAM, SCHEDULES / f"{name}.yaml", mask, size)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("size", [1, 16, 64, 128])
 def test_keys_in_pages_are_clean(tool, size):
-    said = sanitized(tool, "-c", PAGED, size)
-    if "Device not supported" in said:
-        pytest.skip("compute-sanitizer does not work on this machine")
-    assert "it ran" in said and is_clean(tool, said), said
+    check_clean(tool, "-c", PAGED, size)
 
 
 def compiled(name: str, schedule: str) -> None:

@@ -1,4 +1,4 @@
-"""What TileLang generates for gradients is proved, and code with a fault in it is refused in words."""
+"""TileLang's code for gradients is proved, and code with a fault in it is refused in words."""
 
 from __future__ import annotations
 

@@ -58,6 +58,12 @@ class Proof(ABC):
         return self.code.plan
 
     @property
+    def workers(self) -> int:
+        """Returns how many blocks, or clusters, of a persistent kernel work at once where its problem has numbers."""
+        variant = self.code.variant
+        return self.schedule.kernel.workers(variant.sms or variant.card.sms)
+
+    @property
     def lse(self) -> bool:
         """Says whether the kernel also stores the LSE, the logarithm of each row's sum of exponentials."""
         return "LSE" in self.code.variant.optional

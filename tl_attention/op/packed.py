@@ -22,7 +22,7 @@ from tl_attention.op.checks import Checked, checked_output, prefixed
 from tl_attention.op.few import may_be_split, most_unsplit_keys, packed_heads, splits_equal
 from tl_attention.op.in_memory import BHSD, check_place, whole_strides
 from tl_attention.op.launch import Launch
-from tl_attention.op.pages import Pages, as_rows
+from tl_attention.op.pages import Pages, as_rows, rows_of
 from tl_attention.op.plan import LaidOut, Plan, shared_fields
 from tl_attention.problem.bounds import check_totals
 from tl_attention.problem.mask import WIDEST, Mask, shortened
@@ -96,7 +96,7 @@ class Packed(PackedArguments):
                 return None
             if table.dtype is not torch.int32 or not table.is_contiguous() or table.device != q.device:
                 return None
-            total_k = total_v = (number - 1) * rows + size if number else 0
+            total_k = total_v = rows_of(number, rows, size)
             of_pages = size, number < 2, len(rows_k)
         if not (
             (type(cu_q) is type(cu_k) is Tensor and cu_q.dtype is cu_k.dtype is torch.int32)

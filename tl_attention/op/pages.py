@@ -75,8 +75,8 @@ def pages_of(k: Any, v: Any, table: Any, cu_seqlens_k: object, seqused_k: object
     if len(sizes) != 4 or len(table_sizes) != 2:
         raise _told(next(_faults(sizes, v.shape, _facts(table), k.device)))
     number, size = sizes[:2]
-    first, row = k.stride()[:2]
-    rows = size if number < 2 else 1 if size == 1 else first // (row or 1)
+    # Pages without whole rows are refused by `as_rows`, at the first call of their strides.
+    rows = _rows_of_page(sizes, k.stride())[0] or size
     return made(Pages, (table, size, rows, number)), offsets_of(table_sizes[0], table_sizes[1] * size, table)
 
 
@@ -109,11 +109,16 @@ def _views(
             f"k and v have strides {tuple(k_strides)} and {tuple(v_strides)}, expected for both as many whole rows from "
             "a page to the next"
         )
-    total = max(count - 1, 0) * rows + size * (count > 0)
+    total = rows_of(count, rows, size)
     for words, found in (("k has", total), ("block_table has room for", sequences * width * size)):
         if found > MOST_ROWS:
             raise _told(f"{words} {found} rows, expected at most {MOST_ROWS}")
     return ((total, *k[2:]), (row, *k_strides[2:])), ((total, *v[2:]), (row_of_v, *v_strides[2:]))
+
+
+def rows_of(number: int, rows: int, size: int) -> int:
+    """Returns how many rows there are from the first of so many pages' first to the last one's last."""
+    return (number - 1) * rows + size if number else 0
 
 
 def _told(fault: str) -> InputError:

@@ -293,18 +293,15 @@ class Facts(Intervals):
         if key in self._memo:
             return
         sides = LARGEST - of, of + LARGEST + 1
-        if all(self.not_negative(left) or self._within_a_bound(left) for left in sides):
-            self._memo[key] = True
-            return
-        if not (self.not_negative(LARGEST - of) and self.not_negative(of + LARGEST + 1)):
+        if not all(self.not_negative(left) or self._within_a_bound(left) for left in sides):
             # A multiple of what has a name, which bounds know, is one by that name.
             times = gcd(*of.parts.values())
             of = times * self.named(Term({monomial: factor // times for monomial, factor in of.parts.items()}))
-        for left in (LARGEST - of, of + LARGEST + 1):
-            if not self.not_negative(left) and not self.solver.shows(left, NOT_NEGATIVE, self.bounds):
-                with self.assuming(*self.bounds):
-                    where = self._where(left, NOT_NEGATIVE)
-                raise Refused(f"{self._words(of)} does not fit 32 bits{where}")
+            for left in (LARGEST - of, of + LARGEST + 1):
+                if not self.not_negative(left) and not self.solver.shows(left, NOT_NEGATIVE, self.bounds):
+                    with self.assuming(*self.bounds):
+                        where = self._where(left, NOT_NEGATIVE)
+                    raise Refused(f"{self._words(of)} does not fit 32 bits{where}")
         self._memo[key] = True
 
     def _within_a_bound(self, of: Term) -> bool:

@@ -72,8 +72,7 @@ class Unknowns:
         others = {name: OTHERS + 37 * number for number, name in enumerate(dict.fromkeys(read))}
         named = {name: getattr(sizes, name) for name in Sizes._fields}
         variant = proof.code.variant
-        named |= {"group": variant.some_group}
-        named |= {"workers": proof.schedule.kernel.workers(variant.sms or variant.card.sms)}
+        named |= {"group": variant.some_group, "workers": proof.workers}
         return cls(proof, *more, given=others | dict.fromkeys(WINDOW, FAR) | named | given)
 
     def symbol(self, name: str, low: float, high: float = inf, below: Any = None) -> Any:

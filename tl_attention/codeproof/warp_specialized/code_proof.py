@@ -94,7 +94,7 @@ class RolesProof(Proof):
     def sizes(self) -> Iterator[Any]:
         # So many heads that each block has TILES tiles.
         variant = self.code.variant
-        heads = ceildiv(TILES * self.schedule.kernel.workers(variant.sms or variant.card.sms), variant.subgroups)
+        heads = ceildiv(TILES * self.workers, variant.subgroups)
         heads = min(heads, GRID_YZ // variant.some_group) * variant.some_group
         if self.roles.packed:
             yield from packed_sizes(self, heads)

@@ -81,7 +81,8 @@ def dq_state(given, c):
         dO=Ring(given.dO, dO_shared, dO_full, dO_empty),
         K=Ring(given.K, K_shared, K_full, K_empty, c.kernel.k_stages),
         V=Ring(given.V, V_shared, V_full, V_empty, c.kernel.v_stages),
-        acc_s=acc_s, acc_dp=acc_dp, ds_cast=ds_cast, acc_dq=acc_dq, row_lse=row_lse, row_d=row_d, **of_problem(given, given.Q, given.K),
+        acc_s=acc_s, acc_dp=acc_dp, ds_cast=ds_cast, acc_dq=acc_dq, row_lse=row_lse, row_d=row_d,
+        **of_problem(given, given.Q, given.K),
     )  # fmt: skip
 
 
@@ -114,7 +115,8 @@ def dkdv_state(given, c):
         V=Ring(given.V, V_shared, V_full, V_empty),
         Q=Ring(given.Q, Q_shared, Q_full, Q_empty, c.kernel.q_stages, given.RowLSE, LSE_shared),
         dO=Ring(given.dO, dO_shared, dO_full, dO_empty, c.kernel.do_stages, given.RowD, D_shared),
-        acc_s=acc_s, acc_dp=acc_dp, acc_s_cast=acc_s_cast, ds_cast=ds_cast, acc_dk=acc_dk, acc_dv=acc_dv, LSE=LSE_shared, D=D_shared, **of_problem(given, given.K, given.Q),
+        acc_s=acc_s, acc_dp=acc_dp, acc_s_cast=acc_s_cast, ds_cast=ds_cast, acc_dk=acc_dk, acc_dv=acc_dv,
+        LSE=LSE_shared, D=D_shared, **of_problem(given, given.K, given.Q),
     )  # fmt: skip
 
 

@@ -143,10 +143,14 @@ def _implementation(
         result = _Result(output, result.lse)
     kernel, sms = _kernel(candidate.schedule, variant).launch, candidate.sms
     launch = Launch.of(kernel, candidate.schedule, variant, shape, sms, parts)
-    offsets = launch.offsets(*offsets_of(shape, q.device), None, None, shape.totals[0]) if shape.packed else ()
-    if shape.page_size:
-        k, v, pages, begins, used = drawn_pages(shape, seed, spread)
-        offsets = (*launch.offsets(offsets[0], begins, None, used, shape.totals[0]), *pages.arguments)
+    offsets: tuple[Any, ...] = ()
+    of_pages: tuple[Any, ...] = ()
+    if shape.packed:
+        (begins_q, begins_k), used = offsets_of(shape, q.device), None
+        if shape.page_size:
+            k, v, pages, begins_k, used = drawn_pages(shape, seed, spread)
+            of_pages = pages.arguments
+        offsets = (*launch.offsets(begins_q, begins_k, None, used, shape.totals[0]), *of_pages)
     values, tensors = tuple(asked.get(feature.word) for feature in INPUTS), (q, k, v, result.output)
     arguments = launch.arguments(tensors, result.lse, shape.head_dim**-0.5, values, offsets)
 

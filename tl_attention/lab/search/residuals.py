@@ -1,4 +1,4 @@
-"""What was measured corrects what is predicted: of schedules that share keys, predictions are wrong alike.
+"""Measured times correct what is predicted: of schedules that share keys, predictions are wrong alike.
 
 The correction is a Gaussian process over the keys, with the mean of all residuals as its mean: the covariance of two
 points falls with the number of keys in which they differ (Rasmussen and Williams, "Gaussian Processes for Machine
