@@ -34,8 +34,8 @@ def test_there_are_enough_cases_of_few_enough_kernels() -> None:
     assert sum(case.launches and not case.is_refused for case in every) >= LEAST_CASES
     assert any(case.is_refused for case in every) and any(not case.launches for case in every)
     assert min(map(len, cases().values())) >= 10
-    compiled = {(kernel.scheduled, kernel.variant) for kernel in kernels()}
-    assert len(compiled) == len(kernels()) == len(set(map(str, kernels()))) <= MOST_KERNELS
+    # Two of these may be one kernel, whose launches say how many heads share K and V, and how wide a window is.
+    assert len(set(map(str, kernels()))) == len(kernels()) <= MOST_KERNELS
 
 
 def call_on_meta(case: Case, schedule: Any) -> None:

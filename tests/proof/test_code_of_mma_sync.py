@@ -19,7 +19,7 @@ from tl_attention.schedule.keys import PRODUCER
 from tl_attention.schedule.schedule import Schedule
 
 FILES = ["mma_sync", *(f"mma_sync/{path.stem}" for path in sorted((SCHEDULES / "mma_sync").glob("*.yaml")))]
-MASKS = (FULL, CAUSAL, Mask(1, 1).runtime, Mask(1, None).runtime, Mask(None, 1).runtime)
+MASKS = (FULL, CAUSAL, Mask(1, 1), Mask(1, None), Mask(None, 1))
 DRAWN = 12
 
 
@@ -66,12 +66,14 @@ def draw(rng: random.Random) -> Given | None:
     except (ScheduleRefused, ValueError):
         return None
     sizes = Sizes(1, 6, 200, 700) if rng.random() < 0.2 else None
+    dtype, mask = rng.choice(("float16", "bfloat16")), rng.choice(MASKS)
     return Given(
         found,
         Variant(
             head_dim,
-            rng.choice(("float16", "bfloat16")),
-            rng.choice(MASKS),
+            dtype,
+            # A window of fixed sizes is fixed, too.
+            mask if sizes else mask.runtime,
             group=rng.choice((1, 3)) if sizes else None,
             optional=frozenset({"LSE"}) if rng.random() < 0.4 else frozenset(),
             strided=rng.random() < 0.3,
