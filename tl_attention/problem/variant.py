@@ -42,6 +42,7 @@ KEY_BOXES = (64, 32, 16, 8, 2, 1)
 TRACE_WORDS = 1 << 20
 # Heads that share K and V where a problem is made up for a kernel that serves all numbers of them.
 SOME_GROUP = 3
+SIDES = tuple(Parameter(name, "scalar", dtype="int32", optional=True) for name in WINDOW)
 # In the order in which a kernel takes them.
 KERNEL_PARAMETERS = (
     Parameter("Q", "input", ("batch", "heads", "seq_q", "head_dim")),
@@ -50,7 +51,7 @@ KERNEL_PARAMETERS = (
     Parameter("Output", "output", ("batch", "heads", "seq_q", "head_dim_v")),
     Parameter("softmax_scale", "scalar", dtype="float32"),
     *(feature.parameter for feature in (*RESULTS, *INPUTS)),
-    *(Parameter(name, "scalar", dtype="int32", optional=True) for name in WINDOW),
+    *SIDES,
     Parameter("part_blocks", "scalar", dtype="int32", optional=True),
     Parameter("group", "scalar", dtype="int32", optional=True),
     # How many blocks, or clusters, of a persistent kernel work at once.
@@ -66,7 +67,11 @@ KERNEL_PARAMETERS = (
 
 # By loop. LSE and D of rows come from the kernel of dQ, for a multiple of 128 rows, to that of dK and dV.
 OF_QUERIES, OF_KEYS = ("batch", "heads", "seq_q"), ("batch", "heads_kv", "seq_kv")
-_SCALARS = (Parameter("softmax_scale", "scalar", dtype="float32"), Parameter("workers", "scalar", dtype="int32"))
+_SCALARS = (
+    Parameter("softmax_scale", "scalar", dtype="float32"),
+    *SIDES,
+    Parameter("workers", "scalar", dtype="int32"),
+)
 _INPUTS = (*KERNEL_PARAMETERS[:3], Parameter("dO", "input", (*OF_QUERIES, "head_dim_v")))
 GRADIENT_PARAMETERS = {
     "dq": (
@@ -235,15 +240,14 @@ class Variant:
 
     def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
         """Returns the kernel's Parameters; optional ones only if this variant or these arguments ask for them."""
-        if self.loop != "forward":
-            return GRADIENT_PARAMETERS[self.loop]
         asked = {*self.optional, *self.mask.names, *of_schedule, *(["Trace"] if self.trace else [])}
         asked |= {"Merged", "MergedLSE"} if self.parts else set()
         asked |= {"part_blocks"} if self.parts and not self.packed else set()
         asked |= {p.name for p in PAGES} if self.key_box else set()
         asked |= set() if self.group else {"group"}
         asked -= {"workers"} if self.sms else set()
-        chosen = (p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)
+        of_loop = GRADIENT_PARAMETERS.get(self.loop, KERNEL_PARAMETERS)
+        chosen = (p for p in of_loop if not p.optional or p.name in asked)
         merging = {feature.name for feature in features_of(self.optional) if self.parts and feature.counts_once}
         taken = (p.for_merging if p.name in merging else p.for_parts if self.parts else p for p in chosen)
         return tuple(p.for_packed if self.packed else p for p in taken if self.packed or p.kind != "offsets")

@@ -50,7 +50,6 @@ class Gradient(Lowering):
             f"head_dim {variant.head_size}": variant.head_size not in HEAD_DIMS,
             "packed sequences": variant.packed,
             "strided tensors": variant.strided,
-            "windows": is_window(variant.mask),
             "a ratio of heads that the launch says": variant.group is None,
             ", ".join(sorted(variant.optional)): variant.optional,
         }

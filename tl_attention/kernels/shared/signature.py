@@ -35,11 +35,8 @@ def compiled_in(c, variant, asked):
 
 def with_window(given, c):
     """Returns the constants with a mask whose sides are the kernel's arguments where these are read at run time."""
-    sides = (given.window_left, given.window_right)
-    left, right = (
-        side if name in c.mask.names else own for side, name, own in zip(sides, WINDOW, (c.mask.left, c.mask.right))
-    )
-    return replace(c, mask=Mask(left, right)) if c.mask.names else c
+    sides = (getattr(given, side) if side in WINDOW else side for side in (c.mask.left, c.mask.right))
+    return replace(c, mask=Mask(*sides)) if c.mask.names else c
 
 
 class Signature:
