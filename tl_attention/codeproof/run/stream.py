@@ -307,7 +307,9 @@ class Stream:
         if name not in self.reading.results:
             raise Unsafe(f"line {part.line} stores rows of {name}, expected {' or '.join(self.reading.results)}")
         said = part.same("head_dim"), values["bounded"], values["dtype"], values["registers"]
-        wanted = self.reading.tensors[name].columns, False, self.reading.dtype, self.reading.results[name]
+        columns, accumulators = self.reading.tensors[name].columns, self.reading.results[name]
+        narrow = columns < self.reading.products[accumulators].columns
+        wanted = columns, narrow, self.reading.dtype, accumulators
         if said != wanted:
             raise Unsafe(f"line {part.line} stores {said} as {name}, expected {wanted}")
         return replace(self._rows("output", part, part.same("row_stride")), name=name)

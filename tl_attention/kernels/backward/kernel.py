@@ -14,7 +14,7 @@ from tl_attention.kernels.shared.iterations import LoopTile, loop
 from tl_attention.kernels.shared.rows import kv_head, rows_of
 from tl_attention.kernels.shared.softmax import LOG2_E
 from tl_attention.kernels.warp_specialized.tiles import begin, locate, put, see
-from tl_attention.kernels.warp_specialized.transfers import slot, wait_empty
+from tl_attention.kernels.warp_specialized.transfers import slot, store_function, wait_empty
 from tl_attention.problem.warpgroup import ALL_LANES, ROWS, WARP, WARPGROUP, WARPS
 
 
@@ -52,6 +52,11 @@ class Ring:
     depth: object = None
     numbers: object = None
     vector: object = None
+
+    @property
+    def columns(self):
+        """Returns how many columns its tiles have; the tensor may have fewer."""
+        return self.shared.shape[2]
 
 
 @T.macro
@@ -252,7 +257,7 @@ def load(ring, j, tile, s, c):
     head = head_of(ring, tile, s, c)
     wait_empty(ring, step)
     T.tma_copy(
-        rows_of(ring.source, tile.keys, head, first, c.block_N, c),
+        rows_of(ring.source, tile.keys, head, first, c.block_N, c, ring.columns),
         ring.shared[slot(ring, step), :, :],
         barrier=ring.full[slot(ring, step)],
         leader_scope_threads=WARP,
@@ -273,7 +278,7 @@ def load_resident(ring, wg, tile, s, c):
     T.mbarrier_wait_parity(ring.empty[wg], tile.turn % 2 ^ 1)
     first = tile.first_row + wg * ROWS
     T.tma_copy(
-        rows_of(ring.source, tile.queries, head_of(ring, tile, s, c), first, ROWS, c),
+        rows_of(ring.source, tile.queries, head_of(ring, tile, s, c), first, ROWS, c, ring.columns),
         ring.shared[wg, :, :],
         barrier=ring.full[wg],
         leader_scope_threads=WARP,
@@ -307,7 +312,7 @@ def row_facts(tile, s, c):
     T.fill(s.row_d, 0)
     T.call_extern(
         "handle",
-        f"tl_attention_row_facts<{c.head_dim_v}, {is_bf16(c)}>",
+        f"tl_attention_row_facts<{c.columns_v}, {is_bf16(c)}>",
         s.row_lse.data,
         s.row_d.data,
         T.address_of(given.O[tile.queries, tile.head, row, 0]),
@@ -337,7 +342,7 @@ def store_rows(accumulator, tensor, head, columns, scaled, tile, s, c):
             accumulator[i, j] *= s.given.softmax_scale
     T.call_extern(
         "handle",
-        f"tl_attention_store<{columns}, {is_bf16(c)}>",
+        store_function(tensor.shape[3], columns, c),
         accumulator.data,
         T.address_of(tensor[tile.queries, head, tile.first_row, 0]),
         tile.seq_q - tile.first_row,

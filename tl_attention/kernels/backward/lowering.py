@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from tl_attention.program.program import Program
 
 
-HEAD_DIMS = (64, 128)
+# Accumulators of more columns do not fit beside the fragments.
+WIDEST = 128
 
 
 class Gradient(Lowering):
@@ -47,7 +48,7 @@ class Gradient(Lowering):
     def check_variant(self, schedule: Schedule, variant: Variant) -> None:
         super().check_variant(schedule, variant)
         lacking = {
-            f"head_dim {variant.head_size}": variant.head_size not in HEAD_DIMS,
+            f"head_dim {variant.head_size}": max(variant.head_dim, variant.head_dim_v) > WIDEST,
             "packed sequences": variant.packed,
             "strided tensors": variant.strided,
             "a ratio of heads that the launch says": variant.group is None,
@@ -65,9 +66,11 @@ class Gradient(Lowering):
 
     def device_code(self, schedule: Schedule, variant: Variant) -> Sequence[DeviceCode]:
         from tl_attention.kernels.shared.device_code import STORE, read_device_code
+        from tl_attention.kernels.warp_specialized.device_code import STORE_COLUMNS
 
+        is_narrow = (variant.head_dim, variant.head_dim_v) != (variant.tile_dim, variant.tile_dim_v)
         facts = [read_device_code(__file__, "row_facts")] if variant.loop == "dq" else []
-        return [STORE, *facts]
+        return [STORE, *([STORE_COLUMNS] if is_narrow else []), *facts]
 
     def constants(self, planned: Planned, variant: Variant) -> EmittedConstants:
         from tl_attention.kernels.backward.constants import constants

@@ -19,7 +19,8 @@ __device__ __forceinline__ void tl_attention_row_facts(float* lse, float* d, con
     float sum = 0.0f, exponent = __int_as_float(0x7f800000);
     if (row < rows) {
       #pragma unroll
-      for (int chunk = 0; chunk < columns / 32; ++chunk) {
+      for (int chunk = 0; chunk < (columns + 31) / 32; ++chunk) {
+        if (32 * chunk + 8 * member >= columns) continue;
         const int place = row * (columns / 8) + 4 * chunk + member;
         const uint4 o = ((const uint4*)output)[place], g = ((const uint4*)grad)[place];
         const unsigned of_o[4] = {o.x, o.y, o.z, o.w}, of_g[4] = {g.x, g.y, g.z, g.w};
