@@ -66,14 +66,14 @@ class Stream:
     def events(self) -> Iterator[Event]:
         """Yields the process's events in order; successive arrivals at one barrier of several blocks are one event.
 
-        So are successive reads of a tile's numbers.
+        So are successive reads of the same.
         """
         last: Event | None = None
         for event in self._events():
             if last and last.kind == event.kind == "arrive" and replace(last, blocks=event.blocks) == event != last:
                 last = replace(last, blocks=last.blocks + event.blocks)
                 continue
-            if last == event and event.kind == "read" and event.name == TILE:
+            if last == event and event.kind == "read":
                 continue
             if last:
                 yield last

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import tilelang.language as T
 
 from tl_attention.kernels.shared.device_code import is_bf16
+from tl_attention.kernels.shared.features import factor_of
 from tl_attention.kernels.shared.iterations import LoopTile, loop
 from tl_attention.kernels.shared.rows import kv_head, rows_of
 from tl_attention.kernels.shared.softmax import LOG2_E
@@ -87,7 +88,7 @@ def dq_state(given, c):
         K=Ring(given.K, K_shared, K_full, K_empty, c.kernel.k_stages),
         V=Ring(given.V, V_shared, V_full, V_empty, c.kernel.v_stages),
         acc_s=acc_s, acc_dp=acc_dp, ds_cast=ds_cast, acc_dq=acc_dq, row_lse=row_lse, row_d=row_d,
-        **of_problem(given, given.Q, given.K),
+        **of_problem(given, given.Q, given.K, c),
     )  # fmt: skip
 
 
@@ -121,18 +122,18 @@ def dkdv_state(given, c):
         Q=Ring(given.Q, Q_shared, Q_full, Q_empty, c.kernel.q_stages, given.RowLSE, LSE_shared),
         dO=Ring(given.dO, dO_shared, dO_full, dO_empty, c.kernel.do_stages, given.RowD, D_shared),
         acc_s=acc_s, acc_dp=acc_dp, acc_s_cast=acc_s_cast, ds_cast=ds_cast, acc_dk=acc_dk, acc_dv=acc_dv,
-        LSE=LSE_shared, D=D_shared, **of_problem(given, given.K, given.Q),
+        LSE=LSE_shared, D=D_shared, **of_problem(given, given.K, given.Q, c),
     )  # fmt: skip
 
 
 STATES = {"dq": dq_state, "dkdv": dkdv_state}
 
 
-def of_problem(given, rows, columns):
+def of_problem(given, rows, columns, c):
     """Returns by name the sizes that tiles count by, from the tensors of a tile's rows and of its columns."""
     return {
         "given": given, "batch": rows.shape[0], "heads": rows.shape[1], "seq_q": rows.shape[2],
-        "seq_kv": columns.shape[2], "scale": given.softmax_scale * LOG2_E, "rank": 0,
+        "seq_kv": columns.shape[2], "scale": factor_of(given, None, c) * LOG2_E, "rank": 0, "own": {},
     }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from tl_attention.problem.card import HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.mask import is_window
 from tl_attention.problem.variant import Variant
+from tl_attention.schedule.loop.table import whole
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -24,6 +25,17 @@ if TYPE_CHECKING:
 
 # Accumulators of more columns do not fit beside the fragments.
 WIDEST = 128
+
+
+# Features that change scores before their exponentials.
+CAPS = frozenset({"softcap"})
+
+
+def _capped(schedule: Schedule) -> bool:
+    """Says whether scores are changed, masked and made P with nothing in between, so that one macro may do it all."""
+    groups = [{*map(whole, group)} for group in schedule.group]
+    of_scores = [group for group in groups if group & {"mask", "exp", "cast_p"}]
+    return len(of_scores) == 1 and "ds" not in of_scores[0]
 
 
 class Gradient(Lowering):
@@ -52,7 +64,8 @@ class Gradient(Lowering):
             "packed sequences": variant.packed,
             "strided tensors": variant.strided,
             "a ratio of heads that the launch says": variant.group is None,
-            ", ".join(sorted(variant.optional)): variant.optional,
+            ", ".join(sorted(variant.optional - CAPS)): variant.optional - CAPS,
+            "softcap where mask, exp and cast_p are not in one group": variant.optional and not _capped(schedule),
         }
         self._refuse([words for words, asked in lacking.items() if asked])
 
@@ -65,12 +78,12 @@ class Gradient(Lowering):
         yield "the roles of a thread block neither race nor deadlock"
 
     def device_code(self, schedule: Schedule, variant: Variant) -> Sequence[DeviceCode]:
-        from tl_attention.kernels.shared.device_code import STORE, read_device_code
+        from tl_attention.kernels.shared.device_code import STORE, code_of_features, read_device_code
         from tl_attention.kernels.warp_specialized.device_code import STORE_COLUMNS
 
         is_narrow = (variant.head_dim, variant.head_dim_v) != (variant.tile_dim, variant.tile_dim_v)
         facts = [read_device_code(__file__, "row_facts")] if variant.loop == "dq" else []
-        return [STORE, *([STORE_COLUMNS] if is_narrow else []), *facts]
+        return [STORE, *([STORE_COLUMNS] if is_narrow else []), *facts, *code_of_features(variant)]
 
     def constants(self, planned: Planned, variant: Variant) -> EmittedConstants:
         from tl_attention.kernels.backward.constants import constants

@@ -2,7 +2,9 @@
 
 import tilelang.language as T
 
+from tl_attention.kernels.shared.features import slope_of
 from tl_attention.kernels.warp_specialized.operations import inside
+from tl_attention.kernels.warp_specialized.scores import change_scores
 from tl_attention.kernels.warp_specialized.transfers import release, slot, wait_full
 from tl_attention.problem.warpgroup import ROWS, WARP
 from tl_attention.schedule.loop.table import symbol, whole
@@ -12,36 +14,61 @@ from tl_attention.schedule.loop.table import symbol, whole
 
 @T.macro
 def mask(t, tile, s, c):
-    """S = -inf where the mask hides a column from a row."""
+    """S = -inf where the mask hides a column from a row, after features such as softcap have changed the scores."""
+    change_scores(t, tile, s, c, alone=True)
     first = tile.kv_block(t) * c.block_N
     for i, j in T.Parallel(ROWS, c.block_N):
         hidden = c.mask.hidden(j, tile.own_key(tile.first_row + i), tile.seq_kv, T, first)
         s.acc_s[i, j] = T.if_then_else(hidden, -T.infinity("float32"), s.acc_s[i, j])
 
 
-@T.macro
-def exp_of_row(t, tile, s, c, columns=None):
-    """S = exp2(scale S - LSE), in `columns` (first, end) or in all if None: a difference of exponents in one FMA."""
-    for i, j in T.Parallel(ROWS, c.block_N):
-        if columns is None or inside(columns, j):
-            s.acc_s[i, j] = T.exp2(T.fma(s.acc_s[i, j], s.scale, -s.row_lse[i]))
+def exp(score, lse, s):
+    """Returns P = exp2(scale S - LSE): a difference of exponents in one FMA."""
+    return T.exp2(T.fma(score, s.scale, -lse))
 
 
 @T.macro
-def exp_of_column(t, tile, s, c, columns=None):
-    """S = exp2(scale S - LSE), with an LSE for each column."""
-    at = slot(s.Q, tile.base + t)
+def change_all(t, tile, s, c, masked, columns):
+    """Changes all scores as features do, before the first `columns` are read, unless the mask did so as `masked`."""
+    if not masked and (columns is None or columns[0] == 0):
+        change_scores(t, tile, s, c, alone=False)
+
+
+@T.macro
+def exp_of_row(t, tile, s, c, masked, columns=None):
+    """S = P, times the slope of features that change scores, in `columns` (first, end) or in all if None."""
+    change_all(t, tile, s, c, masked, columns)
     for i, j in T.Parallel(ROWS, c.block_N):
         if columns is None or inside(columns, j):
-            s.acc_s[i, j] = T.exp2(T.fma(s.acc_s[i, j], s.scale, -s.LSE[at, j]))
+            if c.features.at("scores"):
+                s.acc_s[i, j] = exp(s.acc_s[i, j], s.row_lse[i], s) * slope_of(s.acc_s[i, j], c)
+            else:
+                s.acc_s[i, j] = exp(s.acc_s[i, j], s.row_lse[i], s)
+
+
+@T.macro
+def exp_of_column(t, tile, s, c, masked, columns=None):
+    """S = P, with an LSE for each column; where features change scores, cast_p has that to do, and these are changed."""
+    if c.features.at("scores"):
+        change_all(t, tile, s, c, masked, columns)
+    else:
+        at = slot(s.Q, tile.base + t)
+        for i, j in T.Parallel(ROWS, c.block_N):
+            if columns is None or inside(columns, j):
+                s.acc_s[i, j] = exp(s.acc_s[i, j], s.LSE[at, j], s)
 
 
 @T.macro
 def cast_p(t, tile, s, c, columns=None):
-    """P = S in the precision of dO."""
+    """P in the precision of dO, of S; where features change scores, S = P times their slope comes here, too."""
+    at = slot(s.Q, tile.base + t)
     for i, j in T.Parallel(ROWS, c.block_N):
         if columns is None or inside(columns, j):
-            s.acc_s_cast[i, j] = s.acc_s[i, j]
+            if c.features.at("scores"):
+                s.acc_s_cast[i, j] = exp(s.acc_s[i, j], s.LSE[at, j], s)
+                s.acc_s[i, j] = exp(s.acc_s[i, j], s.LSE[at, j], s) * slope_of(s.acc_s[i, j], c)
+            else:
+                s.acc_s_cast[i, j] = s.acc_s[i, j]
 
 
 @T.macro

@@ -6,6 +6,7 @@ feature's values of a head come to registers, `s.own`, by the parameter's name.
 """
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import tilelang.language as T
@@ -29,6 +30,8 @@ class InKernel:
     # a float of that integer before a condition on it: the proof follows conditions on integers.
     score: Any = None
     factor_behind: Any = None  # (factor, value): the factor from then on
+    # (score): what the gradient of a changed score is multiplied by, from the changed score; it is -inf of a hidden key.
+    slope: Any = None
     operand: Any = None  # (factor, value): what the device function for all scores of a thread takes besides these
     # (rows, s, c): a macro that changes the rows' maxima and totals, or stores something of them. If it adds a score,
     # it leaves in scores_max_prev what the output must be multiplied by.
@@ -116,6 +119,7 @@ IN_KERNEL = {
     "softcap": InKernel(
         score=lambda x, after, factor, cap: tanh(x * (factor / cap)),
         factor_behind=lambda factor, cap: cap,
+        slope=lambda score: T.max(T.fma(-score, score, T.float32(1)), 0),
         operand=lambda factor, cap: factor / cap,
     ),
     "Sinks": InKernel(totals=add_sink),
@@ -185,6 +189,11 @@ def changed(x, after, s, c):
     for name in c.features.scores:
         x = changed_by(name, x, after, s, c)
     return x
+
+
+def slope_of(score, c):
+    """Returns what the gradient of a score is multiplied by that all features of the kernel have changed."""
+    return prod(IN_KERNEL[name].slope(score) for name in c.features.scores)
 
 
 def changes_at_once(name):
