@@ -47,5 +47,5 @@ template <int columns> void of_rows(int rows) {
 }
 
 int main() {
-  for (int rows : {64, 200, 63, 17, 8, 1, 0, -64}) of_rows<64>(rows), of_rows<128>(rows);
+  for (int rows : {64, 200, 63, 17, 8, 1, 0, -64}) of_rows<64>(rows), of_rows<72>(rows), of_rows<128>(rows);
 }

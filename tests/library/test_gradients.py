@@ -37,11 +37,13 @@ def drawn(
 
 @pytest.mark.parametrize("mask", [FULL, CAUSAL, WINDOW], ids=str)
 @pytest.mark.parametrize("seq_q, seq_kv", [(9, 9), (5, 12), (12, 5)])
-def test_the_oracles_gradients_are_those_of_autograd(mask, seq_q, seq_kv):
+@pytest.mark.parametrize("softcap", [0.0, 0.7])
+def test_the_oracles_gradients_are_those_of_autograd(mask, seq_q, seq_kv, softcap):
     inputs = drawn(1, 4, 2, seq_q, seq_kv, 8, 16, torch.float64)
     q, k, v = (x.requires_grad_() for x in inputs[:3])
-    found = gradients(*inputs, mask=mask, scale=0.3, precise=True)
+    found = gradients(*inputs, mask=mask, scale=0.3, precise=True, softcap=softcap)
     scores = q @ k.repeat_interleave(2, 1).mT * 0.3
+    scores = softcap * (scores / softcap).tanh() if softcap else scores
     own = torch.arange(seq_q)[:, None] + seq_kv - seq_q
     after = torch.arange(seq_kv)[None, :] - own
     seen = (after <= (mask.right if mask.right is not None else 99)) & (
@@ -54,16 +56,18 @@ def test_the_oracles_gradients_are_those_of_autograd(mask, seq_q, seq_kv):
         torch.testing.assert_close(found[name], x.grad, rtol=1e-10, atol=1e-12)
 
 
-def test_gradcheck_agrees_with_the_oracle():
+@pytest.mark.parametrize("softcap", [0.0, 1.5])
+def test_gradcheck_agrees_with_the_oracle(softcap):
     class Attention(torch.autograd.Function):
         @staticmethod
         def forward(context, q, k, v):
             context.save_for_backward(q, k, v)
-            return attention_and_lse(q, k, v, mask=CAUSAL, scale=0.4, precise=True)[0]
+            return attention_and_lse(q, k, v, mask=CAUSAL, scale=0.4, precise=True, softcap=softcap)[0]
 
         @staticmethod
         def backward(context, grad):
-            return tuple(gradients(*context.saved_tensors, grad, mask=CAUSAL, scale=0.4, precise=True).values())
+            of_call = gradients(*context.saved_tensors, grad, mask=CAUSAL, scale=0.4, precise=True, softcap=softcap)
+            return tuple(of_call.values())
 
     q, k, v, _ = (x.requires_grad_() for x in drawn(3, 2, 1, 5, 7, 4, 4, torch.float64))
     assert torch.autograd.gradcheck(Attention.apply, (q, k, v))
@@ -84,27 +88,29 @@ CASES = {
 }
 
 
-def interpreted(schedule: Schedule, inputs: Mapping[str, Tensor], mask: Mask, policy: str) -> dict[str, Tensor]:
+def interpreted(
+    schedule: Schedule, inputs: Mapping[str, Tensor], mask: Mask, policy: str, **asked: float
+) -> dict[str, Tensor]:
     return interpret_gradients(
-        derive(schedule), inputs, BLOCK_M, BLOCK_N, mask=mask, scale=0.25, policy=POLICIES[policy]
+        derive(schedule), inputs, BLOCK_M, BLOCK_N, mask=mask, scale=0.25, policy=POLICIES[policy], **asked
     )
 
 
-def problem(name: str, dtype: torch.dtype, seed: int = 0) -> tuple[dict[str, Tensor], Mask]:
+def problem(name: str, dtype: torch.dtype, seed: int = 0, **asked: float) -> tuple[dict[str, Tensor], Mask]:
     *sizes, mask = CASES[name]
     q, k, v, d_out = drawn(seed, *sizes, dtype)
-    output, lse = attention_and_lse(q, k, v, mask=mask, scale=0.25, precise=False)
+    output, lse = attention_and_lse(q, k, v, mask=mask, scale=0.25, precise=False, **asked)
     return {"Q": q, "K": k, "V": v, "dO": d_out, "O": output, "LSE": lse}, mask
 
 
-def check_numbers(schedule: Schedule, name: str, dtype: torch.dtype) -> None:
-    inputs, mask = problem(name, dtype)
+def check_numbers(schedule: Schedule, name: str, dtype: torch.dtype, **asked: float) -> None:
+    inputs, mask = problem(name, dtype, **asked)
     exact, peer = (
-        gradients(*(inputs[x] for x in ("Q", "K", "V", "dO")), mask=mask, scale=0.25, precise=precise)
+        gradients(*(inputs[x] for x in ("Q", "K", "V", "dO")), mask=mask, scale=0.25, precise=precise, **asked)
         for precise in (True, False)
     )
     for policy in POLICIES:
-        found = interpreted(schedule, inputs, mask, policy)
+        found = interpreted(schedule, inputs, mask, policy, **asked)
         assert [*found] == [*schedule.table.stored]
         for result, x in found.items():
             report = compare(x, exact[result], peer[result])
@@ -116,6 +122,12 @@ def check_numbers(schedule: Schedule, name: str, dtype: torch.dtype) -> None:
 def test_a_shipped_schedule_computes_gradients_at_both_extremes_of_asynchrony(loop, name):
     for dtype in (torch.float16, torch.bfloat16):
         check_numbers(SHIPPED[loop], name, dtype)
+
+
+@pytest.mark.parametrize("name", ["causal", "rows without a key", "window"])
+@pytest.mark.parametrize("loop", SHIPPED)
+def test_a_softcap_has_its_slope_in_every_gradient(loop, name):
+    check_numbers(SHIPPED[loop], name, torch.bfloat16, softcap=1.5)
 
 
 OTHERS = {

@@ -31,8 +31,12 @@ def code(variant: Variant) -> GeneratedCode:
     return GeneratedCode(*made, variant, variant.parameters())
 
 
-def of(loop: str, head_dim: int = 128, dtype: str = "bfloat16", mask: Mask = CAUSAL, group: int = 1) -> Variant:
-    return Variant(head_dim, dtype, mask, group=group, loop=loop)
+def of(
+    loop: str, head_dim: int = 128, dtype: str = "bfloat16", mask: Mask = CAUSAL, group: int = 1,
+    head_dim_v: int = 0, softcap: bool = False,
+) -> Variant:  # fmt: skip
+    optional = frozenset({"softcap"} if softcap else ())
+    return Variant(head_dim, dtype, mask, head_dim_v, group=group, loop=loop, optional=optional)
 
 
 def proved(found: GeneratedCode) -> Verdict:
@@ -43,10 +47,15 @@ def proved(found: GeneratedCode) -> Verdict:
 
 OF_FOUR = ("dkdv", (128, "bfloat16", CAUSAL, 4))
 SIZES = [(64, "float16"), (128, "bfloat16")]
+WINDOWS = [Mask(*sides).runtime for sides in ((1, 1), (1, None), (None, 1))]
 OTHERS = [
     *((loop, case) for loop in PROVED for case in ((64, "float16", FULL), (128, "float16", FULL), (64, "bfloat16"))),
     *(("dq", case) for case in ((64, "float16", FULL, 4), (128, "bfloat16", CAUSAL, 4))),
-    *(("dkdv", (*sizes, mask, group)) for group in (2, 3, 4, 8) for mask in (FULL, CAUSAL) for sizes in SIZES),
+    *(("dkdv", (*SIZES[group % 2], mask, group)) for group in (2, 3, 4, 8) for mask in (FULL, CAUSAL)),
+    *((loop, (96, "bfloat16", mask)) for loop in PROVED for mask in WINDOWS),
+    *((loop, (head_dim, "float16", FULL, 1, 104)) for loop in PROVED for head_dim in (40, 120)),
+    *((loop, (*SIZES[1], mask, 1, 0, True)) for loop in PROVED for mask in (FULL, CAUSAL)),
+    ("dkdv", (72, "float16", WINDOWS[0], 2, 72, True)),
 ]
 CASES = [
     *((loop, ()) for loop in PROVED),
@@ -194,15 +203,46 @@ OF_MEMBERS = {
         "where it does wait, expect, load, arrive",
     ),
 }
-OF_GROUPS = {"dq": FAULTS, "dkdv": OF_DKDV, "dkdv of 4": OF_MEMBERS}
-EVERY = [(kernel, name) for kernel, faults in OF_GROUPS.items() for name in faults]
+# A window's left side hides queries behind those that a row of keys sees, and its right side those before them.
+OF_WINDOW = {
+    "the sides are exchanged": (r"seq_q \+ window_left(.*\n)", r"seq_q + window_right\1", "the row of load Q"),
+    "queries begin a block late": (
+        r"(first = \(max\(.* - window_right\)), 0\) >> 6\)",
+        r"\1, 0) + 64 >> 6)",
+        "row of load",
+    ),
+    "queries end a block early": (r"(blocks = min\(blocks, .*) \+ 191\)", r"\1 + 127)", "producer of block 0"),
+    "edges of the window are not masked": (
+        r"(cut = .*) >> 6\) - first_1\);",
+        r"\1 >> 6) - first_1 - 1);",
+        "warpgroup 0",
+    ),
+    "more columns are stored": (r"_store_columns<72", r"_store_columns<80", "as dK, expected"),
+    "a store of whole tiles": (r"_store_columns<72", r"_store<72", "as dK, expected"),
+}
+OF_SOFTCAP = {
+    "LSE is read before its load": (
+        r"(\n *Q_full\[\(base_3 & 1\)\]\.wait\(.*)((?:\n.*)*?)(\n *for \(int i_\d+ = 0; i_\d+ < 16;.*\n)",
+        r"\2\3",
+        "wait Q_full",
+    ),
+    "LSE of another slot": (r"(LSE_shared\) \+ \(\(\(\(base_3) & 1", r"\1 + 1 & 1", "index of read Q"),
+}
+OF_GROUPS = {
+    "dq": (FAULTS, {}),
+    "dkdv": (OF_DKDV, {}),
+    "dkdv of 4": (OF_MEMBERS, {"group": 4}),
+    "dkdv in a window": (OF_WINDOW, {"head_dim": 72, "mask": WINDOWS[0]}),
+    "dkdv with a softcap": (OF_SOFTCAP, {"softcap": True}),
+}
+EVERY = [(kernel, name) for kernel, (faults, _) in OF_GROUPS.items() for name in faults]
 
 
 @pytest.mark.parametrize("kernel, name", EVERY)
 def test_a_fault_in_the_code_of_a_gradient_is_refused(kernel, name):
-    pattern, instead, words = OF_GROUPS[kernel][name]
-    loop, _, group = kernel.partition(" of ")
-    whole = code(of(loop, group=int(group or 1)))
+    faults, asked = OF_GROUPS[kernel]
+    pattern, instead, words = faults[name]
+    whole = code(of(kernel.partition(" ")[0], **asked))
     source, changed = re.subn(pattern, instead, whole.source, count=1)
     assert changed, "the generated code has no such line"
     with pytest.raises(ScheduleRefused, match=words):

@@ -10,7 +10,6 @@ from tl_attention.kernels.shared.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, Lo
 from tl_attention.kernels.shared.wgmma import WGMMA_ARCHS
 from tl_attention.problem.card import HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize
-from tl_attention.problem.mask import is_window
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.loop.table import whole
 from tl_attention.schedule.schedule import Schedule

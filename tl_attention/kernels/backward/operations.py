@@ -48,7 +48,7 @@ def exp_of_row(t, tile, s, c, masked, columns=None):
 
 @T.macro
 def exp_of_column(t, tile, s, c, masked, columns=None):
-    """S = P, with an LSE for each column; where features change scores, cast_p has that to do, and these are changed."""
+    """S = P, with an LSE for each column; where features change scores it does that, and cast_p the rest."""
     if c.features.at("scores"):
         change_all(t, tile, s, c, masked, columns)
     else:

@@ -30,7 +30,7 @@ class InKernel:
     # a float of that integer before a condition on it: the proof follows conditions on integers.
     score: Any = None
     factor_behind: Any = None  # (factor, value): the factor from then on
-    # (score): what the gradient of a changed score is multiplied by, from the changed score; it is -inf of a hidden key.
+    # (score): what the gradient of a changed score is multiplied by. A hidden key's score is -inf.
     slope: Any = None
     operand: Any = None  # (factor, value): what the device function for all scores of a thread takes besides these
     # (rows, s, c): a macro that changes the rows' maxima and totals, or stores something of them. If it adds a score,

@@ -266,7 +266,11 @@ def totals_of(total, tile, s, c):
 @T.macro
 def store_vector(tile, s, c):
     """Stores a warpgroup's output rows, 16 bytes a lane. Lanes exchange what they hold."""
-    T.call_extern("handle", store_function(c.columns_v, c.head_dim_v, c), *store_arguments(s.acc_o.data, tile.first_row, tile, s, c))
+    T.call_extern(
+        "handle",
+        store_function(c.columns_v, c.head_dim_v, c),
+        *store_arguments(s.acc_o.data, tile.first_row, tile, s, c),
+    )
 
 
 @T.macro

@@ -31,6 +31,8 @@ class InOracle:
     # From the value and the factor to the change that a kernel makes of what its product gives, before that is scaled,
     # None where there is none, and to the factor that scales the rest.
     products: Callable[[Any, float], tuple[Change | None, float]] | None = None
+    # From the value and changed scores, which are scaled, to the derivative of that change where it came to these.
+    slope: Callable[[Any, Tensor], Tensor] | None = None
 
 
 def _softcap(cap: float) -> Change:
@@ -41,8 +43,13 @@ def _softcap_of_products(cap: float, factor: float) -> tuple[Change, float]:
     return lambda products, after: torch.tanh(products * (factor / cap)), cap
 
 
+def _slope_of_softcap(cap: float, scores: Tensor) -> Tensor:
+    # A hidden score is -inf, and its weight 0.
+    return (1 - (scores / cap) ** 2).clamp(min=0)
+
+
 # By word.
-IN_ORACLE = {"softcap": InOracle(_softcap, _softcap_of_products), "sinks": InOracle()}
+IN_ORACLE = {"softcap": InOracle(_softcap, _softcap_of_products, _slope_of_softcap), "sinks": InOracle()}
 
 
 def values_of_head(asked: Mapping[str, Any], head: int | Tensor, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
@@ -66,6 +73,15 @@ def changes(values: Mapping[str, Any]) -> Iterator[Change]:
     for word, value in values.items():
         if change := IN_ORACLE[word].scores:
             yield change(value)
+
+
+def slope_of(values: Mapping[str, Any], scores: Tensor) -> Tensor:
+    """Returns the derivative of what these features do to scaled scores, from the changed scores."""
+    slope = torch.ones_like(scores)
+    for word, value in values.items():
+        if of_feature := IN_ORACLE[word].slope:
+            slope = slope * of_feature(value, scores)
+    return slope
 
 
 def changes_of_products(values: Mapping[str, Any], factor: float) -> tuple[list[Change], float]:

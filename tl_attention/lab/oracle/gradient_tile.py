@@ -7,10 +7,12 @@ makes P zero, and buffers are poisoned until they are written.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from tl_attention.lab.oracle.features import changes_of_products, slope_of
 from tl_attention.lab.oracle.tile import LOG2_E, Observer, TileBuffers, rows_of
 from tl_attention.problem.mask import TENSORS
 from tl_attention.problem.shape import AttentionShape
@@ -25,11 +27,12 @@ class GradientTile(TileBuffers):
 
     def __init__(
         self, table: Table, shape: AttentionShape, block_M: int, block_N: int, index: int, blocks: range, scale: float,
-        dtype: torch.dtype, observer: Observer | None = None,
+        dtype: torch.dtype, observer: Observer | None = None, asked: Mapping[str, Any] = {},
     ):  # fmt: skip
         super().__init__(table, STATEMENT_CODE, observer, block_N)
         self.shape, self.block_M, self.first_row, self.blocks = shape, block_M, index * block_M, blocks
-        self.scale, self.dtype = scale * LOG2_E, dtype
+        self.asked, self.dtype = asked, dtype
+        self.changes, self.factor = changes_of_products(asked, scale)
         self.sizes = {
             "block_M": block_M, "block_N": block_N, "head_dim": shape.head_dim, "head_dim_v": shape.head_dim_v, 1: 1
         }  # fmt: skip
@@ -65,6 +68,12 @@ class GradientTile(TileBuffers):
         """Returns the number of the first column's query or key, of the block that the current statement works on."""
         return kv_index(self.block, self.blocks, "descending") * self.block_N
 
+    @property
+    def places(self) -> tuple[Tensor, Tensor]:
+        """Returns the numbers of the block's columns, and of the column at which each row stands."""
+        columns = self.first_column + torch.arange(self.block_N)[None, :]
+        return columns, self.first_row + torch.arange(self.block_M)[:, None] + self.shape.past_len
+
 
 def row_lse(lse: Tensor) -> Tensor:
     """Returns the LSE as kernels of gradients take it: to base 2, and +inf of rows that see no key, so that P is 0."""
@@ -94,22 +103,46 @@ def _added(t: GradientTile) -> None:
 
 
 def _mask_s(t: GradientTile) -> None:
-    columns = t.first_column + torch.arange(t.block_N)[None, :]
-    own = t.first_row + torch.arange(t.block_M)[:, None] + t.shape.past_len
+    columns, own = t.places
     hidden = t.shape.mask.hidden(columns, own, t.shape.seq_kv, TENSORS)
     t["acc_s"] = torch.where(hidden, float("-inf"), t["acc_s"])
 
 
+def _change(t: GradientTile) -> None:
+    """Changes a GradientTile's acc_s as features such as softcap do, but keeps hidden scores at -inf."""
+    columns, own = t.places
+    after = columns - own if t.table.rows == "queries" else own - columns
+    for change in t.changes:
+        t["acc_s"] = torch.where(t["acc_s"] == float("-inf"), t["acc_s"], change(t["acc_s"], after))
+
+
+def _weights(t: GradientTile, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns P of the current columns, and P times the slope of the features that have changed scores."""
+    scores = t["acc_s"][:, t.columns] * t.factor
+    weights = torch.exp2(scores * LOG2_E - lse)
+    return weights, weights * slope_of(t.asked, scores) if t.changes else weights
+
+
 def _exp_of_row(t: GradientTile) -> None:
-    t.write_columns("acc_s", torch.exp2(t["acc_s"][:, t.columns] * t.scale - t["row_lse"][:, None]))
+    if t.columns.start in (0, None):
+        _change(t)
+    t.write_columns("acc_s", _weights(t, t["row_lse"][:, None])[1])
 
 
 def _exp_of_column(t: GradientTile) -> None:
-    t.write_columns("acc_s", torch.exp2(t["acc_s"][:, t.columns] * t.scale - t["LSE_shared"][None, t.columns]))
+    if t.changes:
+        # cast_p makes P of them.
+        _change(t)
+    else:
+        t.write_columns("acc_s", _weights(t, t["LSE_shared"][None, t.columns])[0])
 
 
 def _cast_p(t: GradientTile) -> None:
-    t.write_columns("acc_s_cast", t["acc_s"][:, t.columns].to(t.dtype).float())
+    weights = t["acc_s"][:, t.columns]
+    if t.changes:
+        weights, sloped = _weights(t, t["LSE_shared"][None, t.columns])
+        t.write_columns("acc_s", sloped)
+    t.write_columns("acc_s_cast", weights.to(t.dtype).float())
 
 
 def _ds(t: GradientTile, d: Tensor) -> None:

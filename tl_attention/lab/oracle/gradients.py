@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from tl_attention.lab.oracle.features import changes, slope_of, values_of_head
 from tl_attention.lab.oracle.gradient_tile import GradientTile, row_lse
 from tl_attention.lab.oracle.reference import attention_and_lse
 from tl_attention.lab.oracle.tile import Observer
@@ -23,25 +25,29 @@ from tl_attention.program.program import Program
 
 
 def gradients(
-    q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, *, mask: Mask, scale: float, precise: bool
+    q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, *, mask: Mask, scale: float, precise: bool, **asked: Any
 ) -> dict[str, Tensor]:
     """Returns dQ, dK and dV by name, in fp64 if `precise`, else in fp32 with P, dS and the output rounded to 16 bits.
 
-    A query that sees no key has gradients of 0.
+    A query that sees no key has gradients of 0. `asked` are features by word: numbers, or tensors (heads,).
     """
     compute, group = torch.float64 if precise else torch.float32, q.shape[1] // k.shape[1]
-    output, lse = attention_and_lse(q, k, v, mask=mask, scale=scale, precise=precise)
+    output, lse = attention_and_lse(q, k, v, mask=mask, scale=scale, precise=precise, **asked)
     queries, keys, values, grad = (
         x.to(compute).repeat_interleave(repeat, dim=1) for x, repeat in ((q, 1), (k, group), (v, group), (d_out, 1))
     )
     scores = queries @ keys.mT * scale
+    own = torch.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2]
+    columns, end = torch.arange(k.shape[2])[None, :], k.shape[2]
+    of_features = values_of_head(asked, torch.arange(q.shape[1])[:, None, None], compute)
+    for change in changes(of_features):
+        scores = change(scores, columns - own)
+    slope = slope_of(of_features, scores)
     if mask != FULL:
-        own = torch.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2]
-        columns, end = torch.arange(k.shape[2])[None, :], k.shape[2]
         scores = scores.masked_fill(mask.hidden(columns, own, end, TENSORS), float("-inf"))
     p = torch.exp(scores - torch.where(lse.isneginf(), float("inf"), lse.to(compute))[..., None])
     d = (grad * output.to(compute)).sum(dim=-1, keepdim=True)
-    ds = p * (grad @ values.mT - d)
+    ds = p * slope * (grad @ values.mT - d)
     if not precise:
         p, ds = (x.to(q.dtype).to(compute) for x in (p, ds))
     of_heads = {"dQ": ds @ keys * scale, "dK": ds.mT @ queries * scale, "dV": p.mT @ grad}
@@ -52,12 +58,12 @@ def gradients(
 
 def interpret_gradients(
     program: Program, inputs: Mapping[str, Tensor], block_M: int, block_N: int, *, mask: Mask, scale: float,
-    policy: Policy, observer: Observer | None = None,
+    policy: Policy, observer: Observer | None = None, **asked: Any,
 ) -> dict[str, Tensor]:  # fmt: skip
     """Computes a loop's gradients by running its Program on the CPU under an adversary, in tiles of any size.
 
     `inputs` are Q, K, V, dO and the forward's O by name, fp16 or bf16, and LSE, fp32 (batch, heads, seq_q). Returns dQ,
-    or dK and dV, in their dtype. Raises machine.Deadlock.
+    or dK and dV, in their dtype. `asked` are features that change scores, by word. Raises machine.Deadlock.
     """
     q, k, v = (inputs[name] for name in "QKV")
     batch, heads, seq_q, head_dim = q.shape
@@ -77,7 +83,7 @@ def interpret_gradients(
     }
     for b, h, index in product(range(batch), range(rows.shape[1]), range(row_tiles(shape, block_M))):
         blocks = kv_blocks(shape, block_M, block_N, index, program.least_blocks)
-        tile = GradientTile(program.table, shape, block_M, block_N, index, blocks, scale, q.dtype, observer)
+        tile = GradientTile(program.table, shape, block_M, block_N, index, blocks, scale, q.dtype, observer, asked)
         # A tile of keys has the queries of all heads that share them, one head behind the other.
         for head in (h,) if of_rows else range(h * group, (h + 1) * group):
             tile.given({name: x[b, head // group if name in "KV" else head] for name, x in whole.items()})
