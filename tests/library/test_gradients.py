@@ -118,6 +118,18 @@ def test_a_shipped_schedule_computes_gradients_at_both_extremes_of_asynchrony(lo
         check_numbers(SHIPPED[loop], name, dtype)
 
 
+@pytest.mark.parametrize("loop", SHIPPED)
+def test_a_row_without_a_key_has_no_weights_whatever_its_lse(loop):
+    """With a sink such a row has a finite LSE, the sink: its scores are hidden by the mask alone."""
+    inputs, mask = problem("rows without a key", torch.bfloat16)
+    for policy in POLICIES:
+        expected = interpreted(SHIPPED[loop], inputs, mask, policy)
+        for sink in (-1e4, 0.0, 1e4):
+            with_sinks = inputs | {"LSE": inputs["LSE"].masked_fill(inputs["LSE"].isneginf(), sink)}
+            found = interpreted(SHIPPED[loop], with_sinks, mask, policy)
+            assert all(found[name].equal(value) for name, value in expected.items())
+
+
 OTHERS = {
     "dQ a block late": ("dq", {"order": [-1, -1, 0, 1, 3, 4, 2], "stage": [-1, -1, 0, 0, 0, 0, 1]}),
     "in chunks": (

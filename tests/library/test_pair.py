@@ -39,6 +39,9 @@ CASES = {
     "one key, causal": ((1, 2, 2, 3, 1, 64), CAUSAL_WINDOW),
     "one of both": ((3, 1, 1, 1, 1, 64), FULL_WINDOW),
     "a window that hides nothing": ((1, 2, 2, 40, 60, 64), (60, 40)),
+    "sinks": ((2, 6, 2, 33, 40, 64), CAUSAL_WINDOW),
+    "sinks of rows without a key": ((2, 2, 2, 140, 5, 64), CAUSAL_WINDOW),
+    "sinks, no keys": ((1, 2, 2, 3, 0, 64), FULL_WINDOW),
     "no keys": ((1, 2, 2, 3, 0, 64), FULL_WINDOW),
     "no queries": ((1, 2, 2, 0, 3, 64), CAUSAL_WINDOW),
     "no batch": ((0, 2, 2, 3, 3, 64), CAUSAL_WINDOW),
@@ -58,9 +61,11 @@ def loops_of(kernels: Kernels) -> list[str]:
 def test_gradients_are_those_of_the_case(name, dtype, on_cpu: Kernels) -> None:
     sizes, window = CASES[name]
     tensors = drawn(sizes, "bhsd", dtype=dtype)
-    found, expected = found_and_exact(*tensors, window, "bhsd", call=by_pair)
-    for gradient, value, given in zip(found, expected, tensors):
-        assert (gradient.shape, gradient.dtype, gradient.is_contiguous()) == (given.shape, dtype, True)
+    sinks = torch.linspace(-2, 3, sizes[1], requires_grad=True) if "sinks" in name else None
+    found, expected = found_and_exact(*tensors, window, "bhsd", call=by_pair, sinks=sinks)
+    assert len(found) == len(expected) == 3 + (sinks is not None)
+    for gradient, value, given in zip(found, expected, [*tensors[:3], sinks]):
+        assert (gradient.shape, gradient.dtype, gradient.is_contiguous()) == (given.shape, given.dtype, True)
         close = 1e-2 if dtype == torch.float16 else 4e-2
         torch.testing.assert_close(gradient.double(), value, atol=close, rtol=close)
     assert loops_of(on_cpu) == ["dkdv", "dq"]
@@ -76,13 +81,23 @@ def test_a_layout_whose_tensors_lie_as_those_of_bhsd_is_served(heads, seq, on_cp
     assert loops_of(on_cpu) == ["dkdv", "dq"]
 
 
+def test_sinks_leave_the_kernels_as_they_are_and_one_that_weighs_nothing_has_a_gradient_of_0(on_cpu: Kernels) -> None:
+    *tensors, grad = drawn((1, 2, 2, 9, 5, 64), "bhsd")
+    sinks = torch.tensor([float("-inf"), 1.0], requires_grad=True)
+    by_pair(*tensors, causal=True, sinks=sinks).backward(grad)
+    assert sinks.grad is not None and sinks.grad[0] == 0 and sinks.grad[1].isfinite() and sinks.grad[1] != 0
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in tensors)
+    assert [variant.optional for _, variant in on_cpu.asked if variant.loop != "forward"] == [frozenset()] * 2
+
+
 def test_one_input_may_require_a_gradient_alone(on_cpu: Kernels) -> None:
     *given, grad = drawn((1, 2, 2, 4, 6, 64), "bhsd")
-    whole = torch.autograd.grad(by_pair(*given), given, grad)
+    given.append(torch.tensor([0.5, -1.0], requires_grad=True))
+    whole = torch.autograd.grad(by_pair(*given[:3], sinks=given[3]), given, grad)
     for index, expected in enumerate(whole):
         inputs = [x.detach().requires_grad_(position == index) for position, x in enumerate(given)]
-        by_pair(*inputs).backward(grad)
-        assert [x.grad is None for x in inputs] == [position != index for position in range(3)]
+        by_pair(*inputs[:3], sinks=inputs[3]).backward(grad)
+        assert [x.grad is None for x in inputs] == [position != index for position in range(4)]
         assert torch.equal(inputs[index].grad, expected)
 
 
@@ -199,7 +214,6 @@ REFUSED = {
     "exchanged": ({"backward": PAIR[::-1]}, "it orders loop dkdv, expected a schedule of loop dq$"),
     "the forward's": ({"backward": ("dq", "best")}, "it orders loop forward, expected a schedule of loop dkdv$"),
     "a window": ({"window_size": (3, 0)}, f"windows, {LACKS}"),
-    "sinks": ({"sinks": torch.zeros(2)}, f"Sinks, {LACKS}"),
     "head_dim": ({"sizes": (1, 2, 2, 8, 8, 96)}, f"head_dim 96, {LACKS}"),
     "another head_dim of V": ({"sizes": (1, 2, 2, 8, 8, 128, 64)}, f"head_dim 128/64, {LACKS}"),
     "bshd": ({"layout": "bshd"}, f"strided tensors, {LACKS}"),

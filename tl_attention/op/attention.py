@@ -92,8 +92,8 @@ def attention(
             for it.
         backward: a pair (dq, dkdv) of schedules, each named as `schedule` is, such as ("dq", "dkdv"): their two kernels
             compute the gradients, with the same bits for the same call. They serve contiguous bhsd tensors of head_dim
-            64 or 128, no mask or a causal one, and no feature; where a gradient is needed, anything else is an
-            InputError. No default rule takes such a pair, as none has run on a GPU yet.
+            64 or 128, no mask or a causal one, and no feature but sinks; where a gradient is needed, anything else is
+            an InputError. No default rule takes such a pair, as none has run on a GPU yet.
 
     Under torch.compile and torch.export the call is the operator `torch.ops.tl_attention.forward`, which takes neither
     `out` nor a Schedule. Gradients of q, k, v and sinks come from cuDNN's backward or PyTorch's FlashAttention-2, as

@@ -123,14 +123,16 @@ def dense(
     """Returns the gradients of `attention`'s q, k, v and sinks, with 0 for queries that see no key.
 
     Tensors are in the layout of the call. `sinks` are None if no gradient of them is needed, though the LSE has them.
-    `backward` has the texts of a pair of schedules, which computes no sinks.
+    `backward` has the texts of a pair of schedules.
     """
     if layout != BHSD:
         given = given.but(_swapped)
     if backward is not None:
-        found = pair.gradients(backward, given, masked(causal, (window_size[0], window_size[1])), scale)
+        *found, products = pair.gradients(backward, given, masked(causal, (window_size[0], window_size[1])), scale)
         dq, dk, dv = found if layout == BHSD else map(_swapped, found)
-        return dq, dk, dv, None
+        # A row with neither a key nor a sink has an LSE of -inf, and no weights.
+        lse = given.lse.masked_fill(given.lse.isneginf(), float("inf"))
+        return dq, dk, dv, None if sinks is None else _of_sinks(sinks, lse, products)
     q, k, v = given[1:4]
     shape = shape_of(q, k, v, causal, (window_size[0], window_size[1]))
     # The output of a row without keys is 0 whatever its sink.

@@ -59,7 +59,8 @@ def pair_of(texts: Sequence[str]) -> list[Named]:
 
 def check_serves(call: Call, mask: Mask) -> None:
     """Raises InputError if the call's pair does not compute its gradients. Lengths may be symbols."""
-    asked = zip(INPUTS, call.values)
+    # One more score, such as a sink, only enters the LSE, which is given.
+    asked = ((f, value) for f, value in zip(INPUTS, call.values) if f.changes_scores)
     features = frozenset(f.name for f, value in asked if (bool(value) if f.is_number else value is not None))
     tensors = [call.where.canonical(x) for x in call[:3]]
     for named, variant in _variants(pair_of(texts_of(call.backward)), tensors, mask, features):
@@ -99,14 +100,14 @@ def kernels(
 
 
 def gradients(texts: Sequence[str], given: Saved, mask: Mask, scale: float | None) -> list[Tensor]:
-    """Returns the gradients of q, k and v by a pair's kernels. All tensors are (batch, heads, seq, head_dim).
+    """Returns the gradients of q, k and v by a pair's kernels, and D. Tensors are (batch, heads, seq, head_dim).
 
-    Gradients are contiguous. The LSE is (batch, heads, seq_q), -inf in rows that see no key, whose gradients are 0.
+    Gradients are contiguous, and 0 of rows that see no key. LSE and D are fp32 (batch, heads, seq_q).
     """
     grad, q, k, v, output, lse = given.but(_readable)
     batch, heads, seq_q, head_dim = q.shape
     if 0 in (batch, heads, seq_q, k.shape[2]):
-        return [torch.zeros_like(x) for x in (q, k, v)]
+        return [*(torch.zeros_like(x) for x in (q, k, v)), torch.zeros_like(lse)]
     found = [torch.empty_like(x) for x in (q, k, v)]
     row_lse, row_d = lse.new_empty((2, batch, heads, ceildiv(seq_q, PADDED_ROWS) * PADDED_ROWS))
     arguments = {
@@ -118,7 +119,7 @@ def gradients(texts: Sequence[str], given: Saved, mask: Mask, scale: float | Non
         for schedule, variant, kernel in kernels(texts, (q, k, v), mask):
             arguments["workers"] = schedule.kernel.workers(sms)
             kernel.launch(*(arguments[parameter.name] for parameter in parameters_of(schedule, variant)))
-    return found
+    return [*found, row_d[..., :seq_q]]
 
 
 def _readable(x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,14 +24,22 @@ from tl_attention.program.program import Program
 
 
 def gradients(
-    q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, *, mask: Mask, scale: float, precise: bool
+    q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, *, mask: Mask, scale: float, precise: bool, **asked: Any
 ) -> dict[str, Tensor]:
     """Returns dQ, dK and dV by name, in fp64 if `precise`, else in fp32 with P, dS and the output rounded to 16 bits.
 
-    A query that sees no key has gradients of 0.
+    A query that sees no key has gradients of 0. `asked` are features by word that change no score, such as sinks.
     """
+    output, lse = attention_and_lse(q, k, v, mask=mask, scale=scale, precise=precise, **asked)
+    d = (d_out.to(lse.dtype) * output.to(lse.dtype)).sum(dim=-1)
+    return gradients_from(lse, d, q, k, v, d_out, mask=mask, scale=scale, precise=precise)
+
+
+def gradients_from(
+    lse: Tensor, d: Tensor, q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, *, mask: Mask, scale: float, precise: bool
+) -> dict[str, Tensor]:
+    """Returns what `gradients` does, from LSE and D of rows, both (batch, heads, seq_q)."""
     compute, group = torch.float64 if precise else torch.float32, q.shape[1] // k.shape[1]
-    output, lse = attention_and_lse(q, k, v, mask=mask, scale=scale, precise=precise)
     queries, keys, values, grad = (
         x.to(compute).repeat_interleave(repeat, dim=1) for x, repeat in ((q, 1), (k, group), (v, group), (d_out, 1))
     )
@@ -40,8 +49,7 @@ def gradients(
         columns, end = torch.arange(k.shape[2])[None, :], k.shape[2]
         scores = scores.masked_fill(mask.hidden(columns, own, end, TENSORS), float("-inf"))
     p = torch.exp(scores - torch.where(lse.isneginf(), float("inf"), lse.to(compute))[..., None])
-    d = (grad * output.to(compute)).sum(dim=-1, keepdim=True)
-    ds = p * (grad @ values.mT - d)
+    ds = p * (grad @ values.mT - d[..., None])
     if not precise:
         p, ds = (x.to(q.dtype).to(compute) for x in (p, ds))
     of_heads = {"dQ": ds @ keys * scale, "dK": ds.mT @ queries * scale, "dV": p.mT @ grad}
