@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.kernels.registry import parameters_of
-from tl_attention.lab.oracle.gradient_tile import row_lse
+from tl_attention.lab.oracle.gradient_tile import row_d, row_lse
 from tl_attention.lab.oracle.gradients import gradients_from
 from tl_attention.lab.oracle.reference import attention_and_lse
 from tl_attention.lab.oracle.tile import LOG2_E
@@ -20,7 +20,7 @@ from tl_attention.op.plan import Plans
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.features import INPUTS
 from tl_attention.problem.mask import Mask
-from tl_attention.problem.variant import GRADIENT_PARAMETERS, Variant
+from tl_attention.problem.variant import Variant
 from tl_attention.problem.warpgroup import ROWS
 from tl_attention.schedule.loop.loops import FORWARD
 from tl_attention.schedule.schedule import Schedule
@@ -110,7 +110,7 @@ def compute_gradients(tensors: dict[str, Any], variant: Variant) -> None:
     That of dQ leaves LSE and D for whole tiles of 128 rows, and that of dK and dV must be given these.
     """
     sizes: dict[str | int, int] = {}
-    for parameter in GRADIENT_PARAMETERS[variant.loop]:
+    for parameter in variant.parameters():
         if parameter.kind != "scalar":
             given = tensors[parameter.name]
             assert given.is_contiguous() and given.data_ptr() % 16 == 0 and given.dim() == len(parameter.dims)
@@ -118,10 +118,11 @@ def compute_gradients(tensors: dict[str, Any], variant: Variant) -> None:
             assert all(sizes.setdefault(name, size) == size > 0 for name, size in zip(parameter.dims, given.shape))
     seq_q, rows = sizes["seq_q"], sizes["rows"]
     assert rows == -(-seq_q // 128) * 128 and sizes["heads"] == sizes["heads_kv"] * variant.some_group
-    assert tensors["workers"] > 0 and not variant.optional
+    assert tensors["workers"] > 0
     q, k, v, grad = (tensors[name] for name in ("Q", "K", "V", "dO"))
     if variant.loop == "dq":
-        facts = row_lse(tensors["LSE"]), (grad.float() * tensors["O"].float()).sum(dim=3)
+        output, lse = tensors["O"].float(), tensors["LSE"]
+        facts = row_lse(lse), row_d(grad.float(), output, lse, tensors.get("dLSE"))
         for name, padding, fact in zip(("RowLSE", "RowD"), (float("inf"), 0.0), facts):
             tensors[name].fill_(padding)[..., :seq_q] = fact
     lse, d = tensors["RowLSE"], tensors["RowD"]

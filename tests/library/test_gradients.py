@@ -40,16 +40,18 @@ def drawn(
 def test_the_oracles_gradients_are_those_of_autograd(mask, seq_q, seq_kv):
     inputs = drawn(1, 4, 2, seq_q, seq_kv, 8, 16, torch.float64)
     q, k, v = (x.requires_grad_() for x in inputs[:3])
-    found = gradients(*inputs, mask=mask, scale=0.3, precise=True)
+    d_lse, sinks = torch.randn(2, 4, seq_q, dtype=torch.float64), torch.linspace(-1, 2, 4)
+    found = gradients(*inputs, d_lse, mask=mask, scale=0.3, precise=True, sinks=sinks)
     scores = q @ k.repeat_interleave(2, 1).mT * 0.3
     own = torch.arange(seq_q)[:, None] + seq_kv - seq_q
     after = torch.arange(seq_kv)[None, :] - own
     seen = (after <= (mask.right if mask.right is not None else 99)) & (
         after >= -(mask.left if mask.left is not None else 99)
     )
-    # A row without a key has an output of 0, and no gradient.
-    weights = scores.masked_fill(~seen, -1e300).softmax(-1) * seen
-    (weights @ v.repeat_interleave(2, 1) * inputs[3]).sum().backward()
+    # A row without a key has an output of 0, and the sink as its LSE.
+    scores = torch.cat([scores.masked_fill(~seen, -1e300), sinks.double()[:, None, None].expand(2, -1, seq_q, 1)], -1)
+    weights = scores.softmax(-1)[..., :-1]
+    ((weights @ v.repeat_interleave(2, 1) * inputs[3]).sum() + (scores.logsumexp(-1) * d_lse).sum()).backward()
     for name, x in zip(("dQ", "dK", "dV"), (q, k, v)):
         torch.testing.assert_close(found[name], x.grad, rtol=1e-10, atol=1e-12)
 
@@ -59,11 +61,11 @@ def test_gradcheck_agrees_with_the_oracle():
         @staticmethod
         def forward(context, q, k, v):
             context.save_for_backward(q, k, v)
-            return attention_and_lse(q, k, v, mask=CAUSAL, scale=0.4, precise=True)[0]
+            return attention_and_lse(q, k, v, mask=CAUSAL, scale=0.4, precise=True)
 
         @staticmethod
-        def backward(context, grad):
-            return tuple(gradients(*context.saved_tensors, grad, mask=CAUSAL, scale=0.4, precise=True).values())
+        def backward(context, *grads):
+            return tuple(gradients(*context.saved_tensors, *grads, mask=CAUSAL, scale=0.4, precise=True).values())
 
     q, k, v, _ = (x.requires_grad_() for x in drawn(3, 2, 1, 5, 7, 4, 4, torch.float64))
     assert torch.autograd.gradcheck(Attention.apply, (q, k, v))
@@ -97,10 +99,14 @@ def problem(name: str, dtype: torch.dtype, seed: int = 0) -> tuple[dict[str, Ten
     return {"Q": q, "K": k, "V": v, "dO": d_out, "O": output, "LSE": lse}, mask
 
 
-def check_numbers(schedule: Schedule, name: str, dtype: torch.dtype) -> None:
+def check_numbers(schedule: Schedule, name: str, dtype: torch.dtype, has_d_lse: bool = False) -> None:
     inputs, mask = problem(name, dtype)
+    if has_d_lse:
+        inputs["dLSE"] = torch.randn(inputs["LSE"].shape, generator=torch.Generator().manual_seed(2))
     exact, peer = (
-        gradients(*(inputs[x] for x in ("Q", "K", "V", "dO")), mask=mask, scale=0.25, precise=precise)
+        gradients(
+            *(inputs[x] for x in ("Q", "K", "V", "dO")), inputs.get("dLSE"), mask=mask, scale=0.25, precise=precise
+        )
         for precise in (True, False)
     )
     for policy in POLICIES:
@@ -116,6 +122,12 @@ def check_numbers(schedule: Schedule, name: str, dtype: torch.dtype) -> None:
 def test_a_shipped_schedule_computes_gradients_at_both_extremes_of_asynchrony(loop, name):
     for dtype in (torch.float16, torch.bfloat16):
         check_numbers(SHIPPED[loop], name, dtype)
+
+
+@pytest.mark.parametrize("name", ["rows without a key", "grouped"])
+@pytest.mark.parametrize("loop", SHIPPED)
+def test_a_shipped_schedule_computes_gradients_of_the_lse(loop, name):
+    check_numbers(SHIPPED[loop], name, torch.bfloat16, has_d_lse=True)
 
 
 @pytest.mark.parametrize("loop", SHIPPED)

@@ -31,8 +31,10 @@ def code(variant: Variant) -> GeneratedCode:
     return GeneratedCode(*made, variant, variant.parameters())
 
 
-def of(loop: str, head_dim: int = 128, dtype: str = "bfloat16", mask: Mask = CAUSAL, group: int = 1) -> Variant:
-    return Variant(head_dim, dtype, mask, group=group, loop=loop)
+def of(
+    loop: str, head_dim: int = 128, dtype: str = "bfloat16", mask: Mask = CAUSAL, group: int = 1, *optional: str
+) -> Variant:
+    return Variant(head_dim, dtype, mask, group=group, optional=frozenset(optional), loop=loop)
 
 
 def proved(found: GeneratedCode) -> Verdict:
@@ -42,6 +44,7 @@ def proved(found: GeneratedCode) -> Verdict:
 
 
 OF_FOUR = ("dkdv", (128, "bfloat16", CAUSAL, 4))
+OF_LSE = ("dq", (128, "bfloat16", CAUSAL, 1, "dLSE"))
 SIZES = [(64, "float16"), (128, "bfloat16")]
 OTHERS = [
     *((loop, case) for loop in PROVED for case in ((64, "float16", FULL), (128, "float16", FULL), (64, "bfloat16"))),
@@ -51,6 +54,8 @@ OTHERS = [
 CASES = [
     *((loop, ()) for loop in PROVED),
     OF_FOUR,
+    OF_LSE,
+    pytest.param("dq", (64, "float16", FULL, 4, "dLSE"), marks=exhaustive),
     *(pytest.param(*one, marks=exhaustive) for one in OTHERS if one != OF_FOUR),
 ]
 
@@ -194,15 +199,43 @@ OF_MEMBERS = {
         "where it does wait, expect, load, arrive",
     ),
 }
-OF_GROUPS = {"dq": FAULTS, "dkdv": OF_DKDV, "dkdv of 4": OF_MEMBERS}
+# Of a kernel whose LSE has a gradient.
+OF_D_LSE = {
+    "dLSE of another head": (r"(\(&\(dLSE\[.*?\(\(int64_t\)head_3\))", r"\1 + 1", "element of dLSE of row facts"),
+    "dLSE of the next row": (r"(\(&\(dLSE\[.*?\(\(int64_t\)row\))", r"\1 + 1", "element of dLSE of row facts"),
+    "dLSE of another batch": (r"(\(&\(dLSE\[.*?)bz_3", r"\g<1>head_3", "element of dLSE of row facts|32 bits"),
+    "dLSE lies as rows of D": (r"(\(&\(dLSE\[.*)\(\(int64_t\)seq_q\)", r"\1((int64_t)rows)", "element of dLSE"),
+    "dLSE is left out": (r", \(&\(dLSE\[[^&]*\]\)\)(, \(seq_q)", r"\1", "finds LSE and D of .*'RowD'\\), expected"),
+    "LSE for dLSE": (r"\(&\(dLSE\[", "(&(LSE[", "finds LSE and D of .*'LSE'.*'RowD', 'LSE'.*, expected"),
+    "dLSE for LSE": (r"\(&\(LSE\[", "(&(dLSE[", "finds LSE and D of"),
+    "dLSE and D change places": (
+        r"(\(&\()RowD(\[[^&]*\(&\()dLSE",
+        r"\1dLSE\2RowD",
+        "finds LSE and D of .*'dLSE', 'RowD'.*, expected",
+    ),
+    "dLSE is added": (r"sum -= d_lse", "sum += d_lse", "stands before the kernel, expected"),
+    "dLSE is not taken off": (r"\n.*sum -= d_lse\[row\];\n", "\n", "stands before the kernel, expected"),
+    "dLSE of rows behind the last": (
+        r"if \(exponent < __int_as_float\(0x7f800000\)\) sum -=",
+        "sum -=",
+        "stands before the kernel, expected",
+    ),
+    "dLSE for each lane's part": (
+        r"((?:\n.*__shfl_xor_sync\(0xffffffff, sum, .*){2})(\n.*sum -= d_lse\[row\];)",
+        r"\2\1",
+        "stands before the kernel, expected",
+    ),
+}
+OF_GROUPS = {"dq": FAULTS, "dkdv": OF_DKDV, "dkdv of 4": OF_MEMBERS, "dq of 1 dLSE": OF_D_LSE}
 EVERY = [(kernel, name) for kernel, faults in OF_GROUPS.items() for name in faults]
 
 
 @pytest.mark.parametrize("kernel, name", EVERY)
 def test_a_fault_in_the_code_of_a_gradient_is_refused(kernel, name):
     pattern, instead, words = OF_GROUPS[kernel][name]
-    loop, _, group = kernel.partition(" of ")
-    whole = code(of(loop, group=int(group or 1)))
+    loop, _, more = kernel.partition(" of ")
+    group, *optional = more.split() or "1"
+    whole = code(of(loop, 128, "bfloat16", CAUSAL, int(group), *optional))
     source, changed = re.subn(pattern, instead, whole.source, count=1)
     assert changed, "the generated code has no such line"
     with pytest.raises(ScheduleRefused, match=words):

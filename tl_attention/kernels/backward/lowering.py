@@ -11,7 +11,7 @@ from tl_attention.kernels.shared.wgmma import WGMMA_ARCHS
 from tl_attention.problem.card import HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.mask import is_window
-from tl_attention.problem.variant import Variant
+from tl_attention.problem.variant import GRADIENT_PARAMETERS, Variant
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 
 
 HEAD_DIMS = (64, 128)
+# Makes D of rowsum(dO * O) and the gradient of the LSE: no row without an LSE, nor behind the last, has one.
+LESS_D_LSE = (
+    "D is rowsum(dO * O) less the gradient of the LSE.",
+    (
+        "float* row_d, int rows)",
+        "float* row_d, const float* d_lse,\n                                                       int rows)",
+    ),
+    ("    lse[half] =", "    if (exponent < __int_as_float(0x7f800000)) sum -= d_lse[row];\n    lse[half] ="),
+)
 
 
 class Gradient(Lowering):
@@ -46,13 +55,14 @@ class Gradient(Lowering):
 
     def check_variant(self, schedule: Schedule, variant: Variant) -> None:
         super().check_variant(schedule, variant)
+        unknown = variant.optional - {p.name for p in GRADIENT_PARAMETERS[variant.loop] if p.optional}
         lacking = {
             f"head_dim {variant.head_size}": variant.head_size not in HEAD_DIMS,
             "packed sequences": variant.packed,
             "strided tensors": variant.strided,
             "windows": is_window(variant.mask),
             "a ratio of heads that the launch says": variant.group is None,
-            ", ".join(sorted(variant.optional)): variant.optional,
+            ", ".join(sorted(unknown)): unknown,
         }
         self._refuse([words for words, asked in lacking.items() if asked])
 
@@ -67,8 +77,10 @@ class Gradient(Lowering):
     def device_code(self, schedule: Schedule, variant: Variant) -> Sequence[DeviceCode]:
         from tl_attention.kernels.shared.device_code import STORE, read_device_code
 
-        facts = [read_device_code(__file__, "row_facts")] if variant.loop == "dq" else []
-        return [STORE, *facts]
+        if variant.loop != "dq":
+            return [STORE]
+        facts = read_device_code(__file__, "row_facts")
+        return [STORE, facts.replaced(*LESS_D_LSE) if "dLSE" in variant.optional else facts]
 
     def constants(self, planned: Planned, variant: Variant) -> EmittedConstants:
         from tl_attention.kernels.backward.constants import constants
