@@ -27,23 +27,31 @@ def visible_to_flash(seq_q: int, seq_kv: int, left: int, right: int) -> Tensor:
     return visible(seq_q, seq_kv, left, right)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, seen: Tensor, scale: float) -> Tensor:
+def _attention(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, seen: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
     scores = (scale * q @ k.transpose(2, 3)).masked_fill(~seen, float("-inf"))
     # Without sinks the last column is -inf, and a row without keys has no weight at all.
     scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:3], 1)], dim=3)
     none = scores.isneginf().all(dim=3, keepdim=True)
-    return scores.masked_fill(none, 0).softmax(dim=3).masked_fill(none, 0)[..., :-1] @ v
+    weights = scores.masked_fill(none, 0).softmax(dim=3).masked_fill(none, 0)
+    # Where the LSE is -inf it has no gradient.
+    return weights[..., :-1] @ v, scores.masked_fill(none, 0).logsumexp(dim=3).masked_fill(none[..., 0], 0)
 
 
 def exact(
-    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, seen: Tensor, scale: float, sinks: Tensor | None = None
-) -> tuple[Tensor, ...]:
-    """Returns the gradients of q, k, v (batch, heads, seq, head_dim), and of sinks if there are some, in fp64."""
+    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, seen: Tensor, scale: float, sinks: Tensor | None = None,
+    d_lse: Tensor | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Returns the gradients of q, k, v (batch, heads, seq, head_dim), and of sinks if there are some, in fp64.
+
+    `d_lse` is that of the LSE, (batch, heads, seq_q), if it has one.
+    """
     given = q.new_full((q.shape[1],), float("-inf")) if sinks is None else sinks
     inputs = [x.detach().double().requires_grad_() for x in (q, k, v, given)]
     asked = inputs if sinks is not None else inputs[:3]
-    return torch.autograd.grad(_attention(*inputs, seen.to(q.device), scale), asked, grad.double())
+    results = _attention(*inputs, seen.to(q.device), scale)
+    grads = [x.double() for x in (grad, d_lse) if x is not None]
+    return torch.autograd.grad(results[: len(grads)], asked, grads)
 
 
 def _from_lse(

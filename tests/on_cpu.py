@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 
 from tl_attention.kernels.registry import parameters_of
-from tl_attention.lab.oracle.gradient_tile import row_lse
-from tl_attention.lab.oracle.gradients import gradients
+from tl_attention.lab.oracle.gradient_tile import row_d, row_lse
+from tl_attention.lab.oracle.gradients import gradients_from
 from tl_attention.lab.oracle.reference import attention_and_lse
+from tl_attention.lab.oracle.tile import LOG2_E
 from tl_attention.op import checks, compiled, plan, run
 from tl_attention.op.launch import FOUND
 from tl_attention.op.plan import Plans
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.features import INPUTS
 from tl_attention.problem.mask import Mask
-from tl_attention.problem.variant import GRADIENT_PARAMETERS, Variant
+from tl_attention.problem.variant import Variant
 from tl_attention.problem.warpgroup import ROWS
 from tl_attention.schedule.loop.loops import FORWARD
 from tl_attention.schedule.schedule import Schedule
@@ -109,7 +110,7 @@ def compute_gradients(tensors: dict[str, Any], variant: Variant) -> None:
     That of dQ leaves LSE and D for whole tiles of 128 rows, and that of dK and dV must be given these.
     """
     sizes: dict[str | int, int] = {}
-    for parameter in GRADIENT_PARAMETERS[variant.loop]:
+    for parameter in variant.parameters():
         if parameter.kind != "scalar":
             given = tensors[parameter.name]
             assert given.is_contiguous() and given.data_ptr() % 16 == 0 and given.dim() == len(parameter.dims)
@@ -117,20 +118,17 @@ def compute_gradients(tensors: dict[str, Any], variant: Variant) -> None:
             assert all(sizes.setdefault(name, size) == size > 0 for name, size in zip(parameter.dims, given.shape))
     seq_q, rows = sizes["seq_q"], sizes["rows"]
     assert rows == -(-seq_q // 128) * 128 and sizes["heads"] == sizes["heads_kv"] * variant.some_group
-    assert tensors["workers"] > 0 and not variant.optional
+    assert tensors["workers"] > 0
     q, k, v, grad = (tensors[name] for name in ("Q", "K", "V", "dO"))
-    options: Any = {"mask": variant.mask, "scale": tensors["softmax_scale"], "precise": False}
-    output, lse = attention_and_lse(q, k, v, **options)
-    facts = row_lse(lse), (grad.float() * output.float()).sum(dim=3)
-    for name, padding, fact in zip(("RowLSE", "RowD"), (float("inf"), 0.0), facts):
-        padded = torch.full_like(tensors[name], padding)
-        padded[..., :seq_q] = fact
-        if variant.loop == "dq":
-            tensors[name].copy_(padded)
-        assert torch.equal(tensors[name], padded)
     if variant.loop == "dq":
-        assert torch.equal(tensors["O"], output) and torch.equal(tensors["LSE"], lse)
-    for name, gradient in gradients(q, k, v, grad, **options).items():
+        output, lse = tensors["O"].float(), tensors["LSE"]
+        facts = row_lse(lse), row_d(grad.float(), output, lse, tensors.get("dLSE"))
+        for name, padding, fact in zip(("RowLSE", "RowD"), (float("inf"), 0.0), facts):
+            tensors[name].fill_(padding)[..., :seq_q] = fact
+    lse, d = tensors["RowLSE"], tensors["RowD"]
+    assert lse[..., seq_q:].isposinf().all() and not d[..., seq_q:].any() and not lse.isneginf().any()
+    options: Any = {"mask": variant.mask, "scale": tensors["softmax_scale"], "precise": False}
+    for name, gradient in gradients_from(lse[..., :seq_q] / LOG2_E, d[..., :seq_q], q, k, v, grad, **options).items():
         if name in tensors:
             tensors[name].copy_(gradient)
 

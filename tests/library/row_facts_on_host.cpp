@@ -16,16 +16,22 @@ template <int columns> void of_rows(int rows) {
   std::normal_distribution<float> normal;
   // Behind the last row lies what must not be read.
   std::vector<uint16_t> o(ROWS * columns, 0x7fc0), g(ROWS * columns, 0x7fc0);
-  std::vector<float> lse(ROWS, NAN), row_lse(ROWS, -7), row_d(ROWS, -7), of_lanes(THREADS * 4);
+  std::vector<float> lse(ROWS, NAN), d_lse(ROWS, NAN), row_lse(ROWS, -7), row_d(ROWS, -7), of_lanes(THREADS * 4);
   const auto bf16 = [&] { const float x = normal(random); unsigned u; std::memcpy(&u, &x, 4); return uint16_t(u >> 16); };
   const auto number = [](uint16_t bits) { return double(__int_as_float(int(bits) << 16)); };
   for (int row = 0; row < std::min(rows, ROWS); ++row) {
     lse[row] = row % 5 == 3 ? -INFINITY : 40 * normal(random);
+    // A row without an LSE has no gradient of it.
+    d_lse[row] = row % 5 == 3 ? NAN : 9 * normal(random);
     for (int column = 0; column < columns; ++column) o[row * columns + column] = bf16(), g[row * columns + column] = bf16();
   }
   kernel = [&] {
     float* own = &of_lanes[4 * threadIdx.x];
-    tl_attention_row_facts<columns, true>(own, own + 2, o.data(), g.data(), lse.data(), row_lse.data(), row_d.data(), rows);
+    tl_attention_row_facts<columns, true>(own, own + 2, o.data(), g.data(), lse.data(), row_lse.data(), row_d.data(),
+#ifdef WITH_D_LSE
+                                          d_lse.data(),
+#endif
+                                          rows);
   };
   run_block();
   double worst = 0;
@@ -34,6 +40,9 @@ template <int columns> void of_rows(int rows) {
     double d = 0;
     for (int column = 0; column < columns && row < rows; ++column)
       d += number(o[row * columns + column]) * number(g[row * columns + column]);
+#ifdef WITH_D_LSE
+    if (row < rows && lse[row] != -INFINITY) d -= d_lse[row];
+#endif
     const float wanted = row >= rows || lse[row] == -INFINITY ? INFINITY : lse[row] * 1.4426950408889634f;
     worst = std::max(worst, std::isfinite(row_d[row]) ? std::abs(row_d[row] - d) : INFINITY);
     wrong += row_lse[row] != wanted;

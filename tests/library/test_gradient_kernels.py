@@ -100,11 +100,13 @@ def test_row_vectors_come_in_the_phase_of_their_tile():
     assert "expect_transaction(16384)" in producer and re.search(r"expect_transaction\((16640|256)\)", producer)
 
 
-def test_the_device_code_finds_lse_and_d_of_rows_that_are_there_and_pads_the_others(tmp_path: Path) -> None:
-    """+inf stands for the LSE of rows without a key and behind the last, whose O and dO are not read."""
-    _, facts = lowering_of(SHIPPED["dq"]).device_code(SHIPPED["dq"], of("dq"))
+@pytest.mark.parametrize("optional", [frozenset(), frozenset({"dLSE"})], ids=["", "with dLSE"])
+def test_the_device_code_finds_lse_and_d_of_rows_that_are_there_and_pads_the_others(optional, tmp_path: Path) -> None:
+    """+inf stands for the LSE of rows without a key and behind the last, whose O, dO and dLSE are not read."""
+    variant = replace(of("dq"), optional=optional)
+    _, facts = lowering_of(SHIPPED["dq"]).device_code(SHIPPED["dq"], variant)
     (tmp_path / "row_facts.h").write_text(facts.text)
-    compiler = [host_compiler() or "c++", "-std=c++20", "-O1", f"-I{tmp_path}"]
+    compiler = [host_compiler() or "c++", "-std=c++20", "-O1", f"-I{tmp_path}", *["-DWITH_D_LSE"] * len(optional)]
     made = tmp_path / "row_facts"
     subprocess.run([*compiler, Path(__file__).with_name("row_facts_on_host.cpp"), "-o", made], check=True)
     found = [
@@ -120,6 +122,7 @@ LACKING = [
     ({"strided": True}, "strided tensors"),
     ({"group": None}, "a ratio of heads that the launch says"),
     ({"optional": frozenset({"Sinks"})}, "Sinks"),
+    ({"optional": frozenset({"LSE"})}, "LSE"),
 ]
 
 
@@ -158,18 +161,19 @@ CASES = [
     *((loop, {"dtype": "float16", "group": 4, "mask": CAUSAL}) for loop in SHIPPED),
     *((loop, {"head_dim": 96, "mask": Mask(1, 1).runtime}) for loop in SHIPPED),
     *((loop, {"head_dim": d, **OF_SOFTCAP}) for loop in SHIPPED for d in (64, 128)),
+    ("dq", {"optional": frozenset({"dLSE"})}),
 ]
 
 
 @exhaustive
 @pytest.mark.parametrize("loop, case", CASES, ids=str)
 def test_ptxas_serialises_no_product_and_spills_nothing_in_a_loop(loop, case):
-    text = source(loop, of(loop, **case))
+    text = source(loop, replace(of(loop), **case))
     with use_nvcc() as nvcc:
         done = call_nvcc(nvcc, text, "sm_90a", more=(CUBIN, "-Xptxas", "-v"))
     words = done.stdout + done.stderr
     assert done.returncode == 0 and not serialised_because(words), words
     spilled = int(re.search(r"(\d+) bytes spill stores", words)[1])
     # A few numbers of a tile may be spilled, outside of its loops.
-    few = 96 if case.get("optional") else 56
-    assert spilled <= (few if case.get("group") or case["mask"] != FULL else 0), words
+    few = 96 if "softcap" in case.get("optional", ()) else 56
+    assert spilled <= (few if case.get("group") or case.get("mask", FULL) != FULL else 0), words

@@ -41,7 +41,8 @@ def drawn(
 def test_the_oracles_gradients_are_those_of_autograd(mask, seq_q, seq_kv, softcap):
     inputs = drawn(1, 4, 2, seq_q, seq_kv, 8, 16, torch.float64)
     q, k, v = (x.requires_grad_() for x in inputs[:3])
-    found = gradients(*inputs, mask=mask, scale=0.3, precise=True, softcap=softcap)
+    d_lse, sinks = torch.randn(2, 4, seq_q, dtype=torch.float64), torch.linspace(-1, 2, 4)
+    found = gradients(*inputs, d_lse, mask=mask, scale=0.3, precise=True, sinks=sinks, softcap=softcap)
     scores = q @ k.repeat_interleave(2, 1).mT * 0.3
     scores = softcap * (scores / softcap).tanh() if softcap else scores
     own = torch.arange(seq_q)[:, None] + seq_kv - seq_q
@@ -49,9 +50,10 @@ def test_the_oracles_gradients_are_those_of_autograd(mask, seq_q, seq_kv, softca
     seen = (after <= (mask.right if mask.right is not None else 99)) & (
         after >= -(mask.left if mask.left is not None else 99)
     )
-    # A row without a key has an output of 0, and no gradient.
-    weights = scores.masked_fill(~seen, -1e300).softmax(-1) * seen
-    (weights @ v.repeat_interleave(2, 1) * inputs[3]).sum().backward()
+    # A row without a key has an output of 0, and the sink as its LSE.
+    scores = torch.cat([scores.masked_fill(~seen, -1e300), sinks.double()[:, None, None].expand(2, -1, seq_q, 1)], -1)
+    weights = scores.softmax(-1)[..., :-1]
+    ((weights @ v.repeat_interleave(2, 1) * inputs[3]).sum() + (scores.logsumexp(-1) * d_lse).sum()).backward()
     for name, x in zip(("dQ", "dK", "dV"), (q, k, v)):
         torch.testing.assert_close(found[name], x.grad, rtol=1e-10, atol=1e-12)
 
@@ -62,12 +64,12 @@ def test_gradcheck_agrees_with_the_oracle(softcap):
         @staticmethod
         def forward(context, q, k, v):
             context.save_for_backward(q, k, v)
-            return attention_and_lse(q, k, v, mask=CAUSAL, scale=0.4, precise=True, softcap=softcap)[0]
+            return attention_and_lse(q, k, v, mask=CAUSAL, scale=0.4, precise=True, softcap=softcap)
 
         @staticmethod
-        def backward(context, grad):
-            of_call = gradients(*context.saved_tensors, grad, mask=CAUSAL, scale=0.4, precise=True, softcap=softcap)
-            return tuple(of_call.values())
+        def backward(context, *grads):
+            given = {"mask": CAUSAL, "scale": 0.4, "precise": True, "softcap": softcap}
+            return tuple(gradients(*context.saved_tensors, *grads, **given).values())
 
     q, k, v, _ = (x.requires_grad_() for x in drawn(3, 2, 1, 5, 7, 4, 4, torch.float64))
     assert torch.autograd.gradcheck(Attention.apply, (q, k, v))
@@ -103,12 +105,12 @@ def problem(name: str, dtype: torch.dtype, seed: int = 0, **asked: float) -> tup
     return {"Q": q, "K": k, "V": v, "dO": d_out, "O": output, "LSE": lse}, mask
 
 
-def check_numbers(schedule: Schedule, name: str, dtype: torch.dtype, **asked: float) -> None:
+def check_numbers(schedule: Schedule, name: str, dtype: torch.dtype, has_d_lse: bool = False, **asked: float) -> None:
     inputs, mask = problem(name, dtype, **asked)
-    exact, peer = (
-        gradients(*(inputs[x] for x in ("Q", "K", "V", "dO")), mask=mask, scale=0.25, precise=precise, **asked)
-        for precise in (True, False)
-    )
+    if has_d_lse:
+        inputs["dLSE"] = torch.randn(inputs["LSE"].shape, generator=torch.Generator().manual_seed(2))
+    given = *(inputs[x] for x in ("Q", "K", "V", "dO")), inputs.get("dLSE")
+    exact, peer = (gradients(*given, mask=mask, scale=0.25, precise=precise, **asked) for precise in (True, False))
     for policy in POLICIES:
         found = interpreted(schedule, inputs, mask, policy, **asked)
         assert [*found] == [*schedule.table.stored]
@@ -128,6 +130,24 @@ def test_a_shipped_schedule_computes_gradients_at_both_extremes_of_asynchrony(lo
 @pytest.mark.parametrize("loop", SHIPPED)
 def test_a_softcap_has_its_slope_in_every_gradient(loop, name):
     check_numbers(SHIPPED[loop], name, torch.bfloat16, softcap=1.5)
+
+
+@pytest.mark.parametrize("name", ["rows without a key", "grouped"])
+@pytest.mark.parametrize("loop", SHIPPED)
+def test_a_shipped_schedule_computes_gradients_of_the_lse(loop, name):
+    check_numbers(SHIPPED[loop], name, torch.bfloat16, has_d_lse=True)
+
+
+@pytest.mark.parametrize("loop", SHIPPED)
+def test_a_row_without_a_key_has_no_weights_whatever_its_lse(loop):
+    """With a sink such a row has a finite LSE, the sink: its scores are hidden by the mask alone."""
+    inputs, mask = problem("rows without a key", torch.bfloat16)
+    for policy in POLICIES:
+        expected = interpreted(SHIPPED[loop], inputs, mask, policy)
+        for sink in (-1e4, 0.0, 1e4):
+            with_sinks = inputs | {"LSE": inputs["LSE"].masked_fill(inputs["LSE"].isneginf(), sink)}
+            found = interpreted(SHIPPED[loop], with_sinks, mask, policy)
+            assert all(found[name].equal(value) for name, value in expected.items())
 
 
 OTHERS = {

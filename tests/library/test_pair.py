@@ -1,6 +1,8 @@
 """`attention(..., backward=(dq, dkdv))`: on the CPU, with stand-ins for both kernels, gradients are those of fp64."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,6 +41,9 @@ CASES = {
     "one key, causal": ((1, 2, 2, 3, 1, 64), CAUSAL_WINDOW),
     "one of both": ((3, 1, 1, 1, 1, 64), FULL_WINDOW),
     "a window that hides nothing": ((1, 2, 2, 40, 60, 64), (60, 40)),
+    "sinks": ((2, 6, 2, 33, 40, 64), CAUSAL_WINDOW),
+    "sinks of rows without a key": ((2, 2, 2, 140, 5, 64), CAUSAL_WINDOW),
+    "sinks, no keys": ((1, 2, 2, 3, 0, 64), FULL_WINDOW),
     "no keys": ((1, 2, 2, 3, 0, 64), FULL_WINDOW),
     "no queries": ((1, 2, 2, 0, 3, 64), CAUSAL_WINDOW),
     "no batch": ((0, 2, 2, 3, 3, 64), CAUSAL_WINDOW),
@@ -58,9 +63,11 @@ def loops_of(kernels: Kernels) -> list[str]:
 def test_gradients_are_those_of_the_case(name, dtype, on_cpu: Kernels) -> None:
     sizes, window = CASES[name]
     tensors = drawn(sizes, "bhsd", dtype=dtype)
-    found, expected = found_and_exact(*tensors, window, "bhsd", call=by_pair)
-    for gradient, value, given in zip(found, expected, tensors):
-        assert (gradient.shape, gradient.dtype, gradient.is_contiguous()) == (given.shape, dtype, True)
+    sinks = torch.linspace(-2, 3, sizes[1], requires_grad=True) if "sinks" in name else None
+    found, expected = found_and_exact(*tensors, window, "bhsd", call=by_pair, sinks=sinks)
+    assert len(found) == len(expected) == 3 + (sinks is not None)
+    for gradient, value, given in zip(found, expected, [*tensors[:3], sinks]):
+        assert (gradient.shape, gradient.dtype, gradient.is_contiguous()) == (given.shape, given.dtype, True)
         close = 1e-2 if dtype == torch.float16 else 4e-2
         torch.testing.assert_close(gradient.double(), value, atol=close, rtol=close)
     assert loops_of(on_cpu) == ["dkdv", "dq"]
@@ -76,13 +83,23 @@ def test_a_layout_whose_tensors_lie_as_those_of_bhsd_is_served(heads, seq, on_cp
     assert loops_of(on_cpu) == ["dkdv", "dq"]
 
 
+def test_sinks_leave_the_kernels_as_they_are_and_one_that_weighs_nothing_has_a_gradient_of_0(on_cpu: Kernels) -> None:
+    *tensors, grad = drawn((1, 2, 2, 9, 5, 64), "bhsd")
+    sinks = torch.tensor([float("-inf"), 1.0], requires_grad=True)
+    by_pair(*tensors, causal=True, sinks=sinks).backward(grad)
+    assert sinks.grad is not None and sinks.grad[0] == 0 and sinks.grad[1].isfinite() and sinks.grad[1] != 0
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in tensors)
+    assert [variant.optional for _, variant in on_cpu.asked if variant.loop != "forward"] == [frozenset()] * 2
+
+
 def test_one_input_may_require_a_gradient_alone(on_cpu: Kernels) -> None:
     *given, grad = drawn((1, 2, 2, 4, 6, 64), "bhsd")
-    whole = torch.autograd.grad(by_pair(*given), given, grad)
+    given.append(torch.tensor([0.5, -1.0], requires_grad=True))
+    whole = torch.autograd.grad(by_pair(*given[:3], sinks=given[3]), given, grad)
     for index, expected in enumerate(whole):
         inputs = [x.detach().requires_grad_(position == index) for position, x in enumerate(given)]
-        by_pair(*inputs).backward(grad)
-        assert [x.grad is None for x in inputs] == [position != index for position in range(3)]
+        by_pair(*inputs[:3], sinks=inputs[3]).backward(grad)
+        assert [x.grad is None for x in inputs] == [position != index for position in range(4)]
         assert torch.equal(inputs[index].grad, expected)
 
 
@@ -141,6 +158,85 @@ def test_a_step_with_checkpoints_and_autocast_has_the_same_gradients(on_cpu: Ker
     assert all(map(torch.equal, torch.autograd.grad(output, inputs, grad), expected))
 
 
+# --- the LSE's gradient ----------------------------------------------------------------------------------------------
+
+OF_LSE = ["ragged", "causal, rows without a key", "grouped", "one key", "no keys", *(x for x in CASES if "sinks" in x)]
+
+
+def of_both(
+    tensors: list[Tensor], window: tuple[int, int], sinks: Tensor | None = None, call: Callable[..., Any] = by_pair
+) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    """Returns the gradients of a call whose output and LSE both have one, and fp64's."""
+    q, k, v, grad = tensors
+    inputs = [x for x in (q, k, v, sinks) if x is not None]
+    output, lse = call(q, k, v, window_size=window, sinks=sinks, return_lse=True)
+    d_lse = torch.randn(lse.shape, generator=torch.Generator().manual_seed(3))
+    found = torch.autograd.grad((output, lse), inputs, (grad, d_lse))
+    seen = visible(q.shape[2], k.shape[2], *window)
+    return [*found], exact(q, k, v, grad, seen, q.shape[3] ** -0.5, sinks, d_lse)
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "operator"])
+@pytest.mark.parametrize("name", OF_LSE)
+def test_the_lse_has_a_gradient(name, traced, on_cpu: Kernels, monkeypatch) -> None:
+    if traced:
+        monkeypatch.setattr("tl_attention.op.attend.is_plain", lambda: False)
+    sizes, window = CASES[name]
+    sinks = torch.linspace(-2, 3, sizes[1], requires_grad=True) if "sinks" in name else None
+    found, expected = of_both(drawn(sizes, "bhsd"), window, sinks)
+    assert len(found) == len(expected) == 3 + (sinks is not None)
+    for gradient, value in zip(found, expected):
+        torch.testing.assert_close(gradient.double(), value, atol=1e-2, rtol=1e-2)
+    of_loops = {variant.loop: variant.optional for _, variant in on_cpu.asked if variant.loop != "forward"}
+    # Without a key no kernel is launched, but an eager call has found both.
+    assert of_loops in ({"dq": {"dLSE"}, "dkdv": set()}, {} if traced and "no keys" in name else None)
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "operator"])
+def test_output_and_lse_may_have_a_gradient_alone(traced, on_cpu: Kernels, monkeypatch) -> None:
+    if traced:
+        monkeypatch.setattr("tl_attention.op.attend.is_plain", lambda: False)
+    *inputs, grad = drawn((1, 2, 2, 33, 40, 64), "bhsd")
+    sinks = torch.tensor([0.5, -1.0], requires_grad=True)
+    given, seen = [*inputs, sinks], visible(33, 40)
+    d_lse = torch.ones(1, 2, 33)
+    for of_output, of_lse in ((grad, None), (None, d_lse)):
+        results = by_pair(*inputs, sinks=sinks, return_lse=True)
+        pairs = [(result, of) for result, of in zip(results, (of_output, of_lse)) if of is not None]
+        found = torch.autograd.grad([result for result, _ in pairs], given, [of for _, of in pairs])
+        zeros = torch.zeros_like(grad)
+        expected = exact(*inputs, zeros if of_output is None else grad, seen, 0.125, sinks, of_lse)
+        for gradient, value in zip(found, expected, strict=True):
+            torch.testing.assert_close(gradient.double(), value, atol=1e-2, rtol=1e-2)
+
+
+def test_a_gradient_of_an_lse_of_minus_infinity_counts_for_nothing(on_cpu: Kernels) -> None:
+    *inputs, grad = drawn((1, 2, 2, 9, 5, 64), "bhsd")
+    found = []
+    for value in (0.0, float("nan"), float("inf")):
+        output, lse = by_pair(*inputs, causal=True, return_lse=True)
+        d_lse = torch.ones_like(lse).masked_fill(lse.isneginf(), value)
+        found.append(torch.autograd.grad((output, lse), inputs, (grad, d_lse)))
+    assert all(x.isfinite().all() for x in found[0])
+    assert all(all(map(torch.equal, found[0], others)) for others in found[1:])
+
+
+def test_torch_compile_takes_the_gradient_of_the_lse(on_cpu: Kernels) -> None:
+    torch._dynamo.reset()
+    traced = torch.compile(by_pair, fullgraph=True, backend="aot_eager")
+    found, expected = of_both(drawn((1, 2, 2, 33, 40, 64), "bhsd"), CAUSAL_WINDOW, call=traced)
+    for gradient, value in zip(found, expected, strict=True):
+        torch.testing.assert_close(gradient.double(), value, atol=1e-2, rtol=1e-2)
+
+
+def test_without_a_pair_the_lse_has_no_gradient(on_cpu: Kernels) -> None:
+    q, k, v, _ = drawn((1, 2, 2, 4, 6, 64), "bhsd")
+    with pytest.raises(InputError, match="with return_lse there is no backward: .*: the LSE has no gradient$"):
+        attention(q, k, v, return_lse=True)
+    output, lse = torch.ops.tl_attention.forward(q, k, v, return_lse=True)
+    assert output.requires_grad and not lse.requires_grad
+
+
 # --- the operator ----------------------------------------------------------------------------------------------------
 
 
@@ -183,9 +279,11 @@ def test_opcheck_with_a_pair(on_cpu: Kernels) -> None:
 def test_a_gradient_of_a_gradient_is_refused(on_cpu: Kernels) -> None:
     *inputs, grad = drawn((1, 2, 2, 4, 6, 64), "bhsd")
     for named in (PAIR, SCHEDULES):
-        [dq] = torch.autograd.grad(by_pair(*inputs, backward=named), inputs[:1], grad, create_graph=True)
-        with pytest.raises(InputError, match="the gradient of a gradient is asked for, and there is none"):
-            dq.sum().backward()
+        for results in ([by_pair(*inputs, backward=named)], by_pair(*inputs, backward=named, return_lse=True)):
+            grads = [grad, torch.ones(1, 2, 4)][: len(results)]
+            [dq] = torch.autograd.grad(results, inputs[:1], grads, create_graph=True)
+            with pytest.raises(InputError, match="the gradient of a gradient is asked for, and there is none"):
+                dq.sum().backward()
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -199,12 +297,10 @@ REFUSED = {
     "exchanged": ({"backward": PAIR[::-1]}, "it orders loop dkdv, expected a schedule of loop dq$"),
     "the forward's": ({"backward": ("dq", "best")}, "it orders loop forward, expected a schedule of loop dkdv$"),
     "a window": ({"window_size": (3, 0)}, f"windows, {LACKS}"),
-    "sinks": ({"sinks": torch.zeros(2)}, f"Sinks, {LACKS}"),
     "head_dim": ({"sizes": (1, 2, 2, 8, 8, 96)}, f"head_dim 96, {LACKS}"),
     "another head_dim of V": ({"sizes": (1, 2, 2, 8, 8, 128, 64)}, f"head_dim 128/64, {LACKS}"),
     "bshd": ({"layout": "bshd"}, f"strided tensors, {LACKS}"),
     "softcap": ({"softcap": 20.0}, "with softcap 20.0 there is no backward"),
-    "return_lse": ({"return_lse": True}, "with return_lse there is no backward"),
 }
 
 

@@ -42,7 +42,7 @@ def served(seed: int) -> Drawn:
     """Draws a call that the pair serves: its inputs have a mean, and its LSEs lie from -2000 to 2000."""
     case = Drawn.by(random.Random(seed))
     window = FULL_WINDOW if case.window == FULL_WINDOW else CAUSAL_WINDOW
-    return case._replace(heads_kv=case.heads, window=window, sinks=False)
+    return case._replace(heads_kv=case.heads, window=window)
 
 
 @pytest.mark.parametrize("block", sampled(range(BLOCKS), [3, 11]))

@@ -14,6 +14,7 @@ from tl_attention.compiler.generation import lowered
 from tl_attention.compiler.toolchain import use_nvcc
 from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.registry import lowering_of
+from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
@@ -32,11 +33,10 @@ def code(variant: Variant) -> GeneratedCode:
 
 
 def of(
-    loop: str, head_dim: int = 128, dtype: str = "bfloat16", mask: Mask = CAUSAL, group: int = 1,
-    head_dim_v: int = 0, softcap: bool = False,
-) -> Variant:  # fmt: skip
-    optional = frozenset({"softcap"} if softcap else ())
-    return Variant(head_dim, dtype, mask, head_dim_v, group=group, loop=loop, optional=optional)
+    loop: str, size: HeadSize = 128, dtype: str = "bfloat16", mask: Mask = CAUSAL, group: int = 1, *optional: str
+) -> Variant:
+    head_dim, head_dim_v = sizes_of(size)
+    return Variant(head_dim, dtype, mask, head_dim_v, group=group, optional=frozenset(optional), loop=loop)
 
 
 def proved(found: GeneratedCode) -> Verdict:
@@ -46,6 +46,7 @@ def proved(found: GeneratedCode) -> Verdict:
 
 
 OF_FOUR = ("dkdv", (128, "bfloat16", CAUSAL, 4))
+OF_LSE = ("dq", (128, "bfloat16", CAUSAL, 1, "dLSE"))
 SIZES = [(64, "float16"), (128, "bfloat16")]
 WINDOWS = [Mask(*sides).runtime for sides in ((1, 1), (1, None), (None, 1))]
 OTHERS = [
@@ -53,13 +54,15 @@ OTHERS = [
     *(("dq", case) for case in ((64, "float16", FULL, 4), (128, "bfloat16", CAUSAL, 4))),
     *(("dkdv", (*SIZES[group % 2], mask, group)) for group in (2, 3, 4, 8) for mask in (FULL, CAUSAL)),
     *((loop, (96, "bfloat16", mask)) for loop in PROVED for mask in WINDOWS),
-    *((loop, (head_dim, "float16", FULL, 1, 104)) for loop in PROVED for head_dim in (40, 120)),
-    *((loop, (*SIZES[1], mask, 1, 0, True)) for loop in PROVED for mask in (FULL, CAUSAL)),
-    ("dkdv", (72, "float16", WINDOWS[0], 2, 72, True)),
+    *((loop, (size, "float16", FULL)) for loop in PROVED for size in ("40/104", "120/104")),
+    *((loop, (*SIZES[1], mask, 1, "softcap")) for loop in PROVED for mask in (FULL, CAUSAL)),
+    ("dkdv", (72, "float16", WINDOWS[0], 2, "softcap")),
 ]
 CASES = [
     *((loop, ()) for loop in PROVED),
     OF_FOUR,
+    OF_LSE,
+    pytest.param("dq", (64, "float16", FULL, 4, "dLSE"), marks=exhaustive),
     *(pytest.param(*one, marks=exhaustive) for one in OTHERS if one != OF_FOUR),
 ]
 
@@ -228,21 +231,49 @@ OF_SOFTCAP = {
     ),
     "LSE of another slot": (r"(LSE_shared\) \+ \(\(\(\(base_3) & 1", r"\1 + 1 & 1", "index of read Q"),
 }
+# Of a kernel whose LSE has a gradient.
+OF_D_LSE = {
+    "dLSE of another head": (r"(\(&\(dLSE\[.*?\(\(int64_t\)head_3\))", r"\1 + 1", "element of dLSE of row facts"),
+    "dLSE of the next row": (r"(\(&\(dLSE\[.*?\(\(int64_t\)row\))", r"\1 + 1", "element of dLSE of row facts"),
+    "dLSE of another batch": (r"(\(&\(dLSE\[.*?)bz_3", r"\g<1>head_3", "element of dLSE of row facts|32 bits"),
+    "dLSE lies as rows of D": (r"(\(&\(dLSE\[.*)\(\(int64_t\)seq_q\)", r"\1((int64_t)rows)", "element of dLSE"),
+    "dLSE is left out": (r", \(&\(dLSE\[[^&]*\]\)\)(, \(seq_q)", r"\1", "finds LSE and D of .*'RowD'\\), expected"),
+    "LSE for dLSE": (r"\(&\(dLSE\[", "(&(LSE[", "finds LSE and D of .*'LSE'.*'RowD', 'LSE'.*, expected"),
+    "dLSE for LSE": (r"\(&\(LSE\[", "(&(dLSE[", "finds LSE and D of"),
+    "dLSE and D change places": (
+        r"(\(&\()RowD(\[[^&]*\(&\()dLSE",
+        r"\1dLSE\2RowD",
+        "finds LSE and D of .*'dLSE', 'RowD'.*, expected",
+    ),
+    "dLSE is added": (r"sum -= d_lse", "sum += d_lse", "stands before the kernel, expected"),
+    "dLSE is not taken off": (r"\n.*sum -= d_lse\[row\];\n", "\n", "stands before the kernel, expected"),
+    "dLSE of rows behind the last": (
+        r"if \(exponent < __int_as_float\(0x7f800000\)\) sum -=",
+        "sum -=",
+        "stands before the kernel, expected",
+    ),
+    "dLSE for each lane's part": (
+        r"((?:\n.*__shfl_xor_sync\(0xffffffff, sum, .*){2})(\n.*sum -= d_lse\[row\];)",
+        r"\2\1",
+        "stands before the kernel, expected",
+    ),
+}
 OF_GROUPS = {
-    "dq": (FAULTS, {}),
-    "dkdv": (OF_DKDV, {}),
-    "dkdv of 4": (OF_MEMBERS, {"group": 4}),
-    "dkdv in a window": (OF_WINDOW, {"head_dim": 72, "mask": WINDOWS[0]}),
-    "dkdv with a softcap": (OF_SOFTCAP, {"softcap": True}),
+    "dq": (FAULTS, ()),
+    "dkdv": (OF_DKDV, ()),
+    "dkdv of 4": (OF_MEMBERS, OF_FOUR[1]),
+    "dkdv in a window": (OF_WINDOW, (72, "bfloat16", WINDOWS[0])),
+    "dkdv with a softcap": (OF_SOFTCAP, (128, "bfloat16", CAUSAL, 1, "softcap")),
+    "dq with dLSE": (OF_D_LSE, OF_LSE[1]),
 }
 EVERY = [(kernel, name) for kernel, (faults, _) in OF_GROUPS.items() for name in faults]
 
 
 @pytest.mark.parametrize("kernel, name", EVERY)
 def test_a_fault_in_the_code_of_a_gradient_is_refused(kernel, name):
-    faults, asked = OF_GROUPS[kernel]
+    faults, case = OF_GROUPS[kernel]
     pattern, instead, words = faults[name]
-    whole = code(of(kernel.partition(" ")[0], **asked))
+    whole = code(of(kernel.partition(" ")[0], *case))
     source, changed = re.subn(pattern, instead, whole.source, count=1)
     assert changed, "the generated code has no such line"
     with pytest.raises(ScheduleRefused, match=words):

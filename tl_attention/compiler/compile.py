@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,14 +31,18 @@ from tl_attention.launch.launcher import function_of
 from tl_attention.launch.memory import launch_of
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.head_dims import check_head_dim
-from tl_attention.problem.variant import KERNEL_PARAMETERS, Variant
+from tl_attention.problem.variant import GRADIENT_PARAMETERS, KERNEL_PARAMETERS, Variant
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from tl_attention.program.planned import Planned
 
 # The optional parameters that a variant may ask for. A schedule asks for the counter.
-OPTIONAL = frozenset(p.name for p in KERNEL_PARAMETERS if p.optional and p.kind not in ("counter", "trace"))
+OPTIONAL = frozenset(
+    p.name
+    for p in (*KERNEL_PARAMETERS, *chain(*GRADIENT_PARAMETERS.values()))
+    if p.optional and p.kind not in ("counter", "trace")
+)
 
 
 def fingerprint(source: str) -> str:

@@ -30,7 +30,8 @@ def first_call(call: Call, key: Key | None) -> Result:
     checked, needs_gradient = checks.checked(call), requires_gradient(*call[:3], *call.values)
     if needs_gradient:
         check_has_gradient(call, checked.mask)
-        unsupported = {"return_lse": call.return_lse, "out": call.out is not None, "check": call.check}
+        has_lse = call.return_lse and call.backward is None
+        unsupported = {"return_lse": has_lse, "out": call.out is not None, "check": call.check}
         for name in (name for name, given in unsupported.items() if given):
             raise forward_only(name, "without it: the LSE has no gradient" if name == "return_lse" else "without it")
     if traced or (needs_gradient and not is_plain()):
@@ -62,7 +63,7 @@ def _find_pair(call: Call, mask: Mask | None) -> None:
     pair.pair_of(texts)
     if mask is not None:
         pair.check_serves(call, mask)
-        pair.kernels(texts, [call.where.canonical(x) for x in call[:3]], mask)
+        pair.kernels(texts, [call.where.canonical(x) for x in call[:3]], mask, call.return_lse)
 
 
 def _with_pythons_numbers(call: Call, traced: bool) -> Call | None:

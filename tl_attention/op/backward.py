@@ -117,20 +117,23 @@ def _new_shape(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> GradShape:
 
 
 def dense(
-    given: Saved, sinks: Tensor | None, *, causal: bool, scale: float | None, window_size: Sequence[int], layout: str,
-    backward: Sequence[str] | None = None,
+    given: Saved, sinks: Tensor | None, d_lse: Tensor | None = None, *, causal: bool, scale: float | None,
+    window_size: Sequence[int], layout: str, backward: Sequence[str] | None = None,
 ) -> Gradients:  # fmt: skip
     """Returns the gradients of `attention`'s q, k, v and sinks, with 0 for queries that see no key.
 
     Tensors are in the layout of the call. `sinks` are None if no gradient of them is needed, though the LSE has them.
-    `backward` has the texts of a pair of schedules, which computes no sinks.
+    `backward` has the texts of a pair of schedules. `d_lse` is the LSE's gradient, which only a pair takes.
     """
     if layout != BHSD:
         given = given.but(_swapped)
     if backward is not None:
-        found = pair.gradients(backward, given, masked(causal, (window_size[0], window_size[1])), scale)
+        mask = masked(causal, (window_size[0], window_size[1]))
+        *found, products = pair.gradients(backward, given, d_lse, mask, scale)
         dq, dk, dv = found if layout == BHSD else map(_swapped, found)
-        return dq, dk, dv, None
+        # A row with neither a key nor a sink has an LSE of -inf, and no weights.
+        lse = given.lse.masked_fill(given.lse.isneginf(), float("inf"))
+        return dq, dk, dv, None if sinks is None else _of_sinks(sinks, lse, products)
     q, k, v = given[1:4]
     shape = shape_of(q, k, v, causal, (window_size[0], window_size[1]))
     # The output of a row without keys is 0 whatever its sink.
@@ -198,9 +201,12 @@ def packed(
 
 
 def _of_sinks(sinks: Tensor, lse: Tensor, products: Tensor) -> Tensor:
-    """Returns the sinks' gradient, fp32 (heads,), from LSEs and products dO O of rows, ([batch,] heads, rows)."""
-    # -sum over rows of exp(sink - LSE) dO . O. A sink's weight in a row is exp(sink - LSE). It has no value, so its
-    # score's gradient lacks the product with one.
+    """Returns the sinks' gradient, fp32 (heads,), from LSEs and products D of rows, ([batch,] heads, rows).
+
+    D is dO . O, less the LSE's gradient if it has one.
+    """
+    # -sum over rows of exp(sink - LSE) D. A sink's weight in a row, exp(sink - LSE), is also the LSE's derivative. It
+    # has no value, so its score's gradient P (dP - D) lacks dP, the product of dO with one.
     gradient = ((sinks[:, None] - lse).exp() * products).sum(dim=-1).neg()
     return gradient.sum(dim=0) if gradient.dim() == 2 else gradient
 

@@ -70,7 +70,7 @@ class Batch:
 
     operator: ClassVar = "forward"
     schema: ClassVar = ""
-    gradient_schema: ClassVar = ""
+    gradient_schema: ClassVar = "Tensor? d_lse=None, "
     flag: ClassVar = "specialize"
     layout_option: ClassVar = "str layout, str[]? backward=None"
     options_schema: ClassVar = f"str layout={BHSD!r}, str[]? backward=None, "

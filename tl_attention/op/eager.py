@@ -21,19 +21,20 @@ from tl_attention.problem.features import NOTHING, FeatureValues
 class Node(torch.autograd.Function):
     """A Node computes the output of a call as its plan says, and gradients of q, k, v and sinks.
 
-    Packed sequences lie where the call's `offsets` say.
+    It gives the LSE too if the call asks for it. Packed sequences lie where the call's `offsets` say.
     """
 
     @staticmethod
     def forward(
         ctx: Any, plan: Plan, call: Call, scale: float, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None,
         *offsets: Tensor,
-    ) -> Tensor:  # fmt: skip
+    ) -> Result:  # fmt: skip
         output, lse = plan.run(call, scale)
         ctx.save_for_backward(q, k, v, output, lse, sinks, *offsets)
         ctx.gradients, ctx.own = GRADIENTS[type(call.where)], options_of_gradient(call, scale)
-        ctx.set_materialize_grads(False)
-        return output
+        # A gradient that is none is 0 beside the other's.
+        ctx.set_materialize_grads(call.return_lse)
+        return (output, lse) if call.return_lse else output
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -42,7 +43,7 @@ class Node(torch.autograd.Function):
             return (None,) * len(needed)
         # Read once: torch.utils.checkpoint computes again what is read, and refuses to do so twice.
         q, k, v, output, lse, sinks, *offsets = ctx.saved_tensors
-        given, others = Saved(grads[0], q, k, v, output, lse), (sinks if needed[6] else None, *offsets)
+        given, others = Saved(grads[0], q, k, v, output, lse), (sinks if needed[6] else None, *offsets, *grads[1:])
         compute, operator = ctx.gradients
         # With create_graph=True gradients are enabled here, and the operator says that they have no gradient.
         again = torch.is_grad_enabled()
@@ -72,8 +73,8 @@ class GradientPlan:
         return not is_plain() or self.plan.serves(call)
 
     def run(self, call: Call, scale: float) -> Result:
-        """Computes the output of a call that will be differentiated, and keeps what its backward needs."""
+        """Computes the results of a call that will be differentiated, and keeps what its backward needs."""
         if not is_plain():
             return call_operator(call)
-        output: Tensor = Node.apply(self.plan, call, scale, *call[:3], call.values[SINKS], *call.where.offsets)
-        return output
+        result: Result = Node.apply(self.plan, call, scale, *call[:3], call.values[SINKS], *call.where.offsets)
+        return result

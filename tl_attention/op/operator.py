@@ -132,14 +132,16 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
             raise InputError(f"{kind.function}: an input of {name} requires a gradient, expected return_lse=True then")
         ctx.save_for_backward(*call[:3], *output, call.values[SINKS], *call.where.offsets)
         ctx.own = options_of_gradient(call, call.scale)
-        ctx.mark_non_differentiable(output[1])
+        if call.backward is None:
+            ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
 
-    def backward_of(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward_of(ctx: Any, grad: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, ...]:
         # Read once: torch.utils.checkpoint computes again what is read, and refuses to do so twice.
         saved = ctx.saved_tensors
         needed = saved[5] is not None and ctx.needs_input_grad[3 + between + PER_HEAD.index(SINKS)]
-        gradients = gradient(grad, *saved[:5], saved[5] if needed else None, *saved[6:], **ctx.own)
+        grad, of_lse = torch.zeros_like(saved[3]) if grad is None else grad, {} if d_lse is None else {"d_lse": d_lse}
+        gradients = gradient(grad, *saved[:5], saved[5] if needed else None, *saved[6:], **of_lse, **ctx.own)
         of_heads = (gradients[3] if needed and place == SINKS else None for place in PER_HEAD)
         return (*gradients[:3], *[None] * between, *of_heads, *[None] * behind)
 

@@ -29,6 +29,8 @@ from tl_attention.schedule.schedule import Schedule
 
 # In the order of their launches.
 LOOPS = ("dq", "dkdv")
+# What a kernel of dQ takes if the LSE has a gradient; it leaves D less that for the other kernel.
+WITH_D_LSE = frozenset({"dLSE"})
 
 
 def texts_of(given: object) -> tuple[str, ...]:
@@ -59,7 +61,8 @@ def pair_of(texts: Sequence[str]) -> list[Named]:
 
 def check_serves(call: Call, mask: Mask) -> None:
     """Raises InputError if the call's pair does not compute its gradients. Lengths may be symbols."""
-    asked = zip(INPUTS, call.values)
+    # One more score, such as a sink, only enters the LSE, which is given.
+    asked = ((f, value) for f, value in zip(INPUTS, call.values) if f.changes_scores)
     features = frozenset(f.name for f, value in asked if (bool(value) if f.is_number else value is not None))
     tensors = [call.where.canonical(x) for x in call[:3]]
     for named, variant in _variants(pair_of(texts_of(call.backward)), tensors, mask, features):
@@ -77,19 +80,24 @@ def _variants(
     mask = fitted(mask, q.shape[2], k.shape[2]) if is_window(mask) else mask
     group, strided = max(1, int(q.shape[1]) // max(1, int(k.shape[1]))), not all(x.is_contiguous() for x in tensors)
     sizes = int(q.shape[3]), str(q.dtype).removeprefix("torch."), mask, int(v.shape[3])
-    variants = (Variant(*sizes, optional=features, group=group, strided=strided, loop=loop) for loop in LOOPS)
+    optional = (features, features - WITH_D_LSE)
+    variants = (
+        Variant(*sizes, optional=asked, group=group, strided=strided, loop=loop)
+        for loop, asked in zip(LOOPS, optional, strict=True)
+    )
     return list(zip(pair, variants))
 
 
 def kernels(
-    texts: Sequence[str], tensors: Sequence[Tensor], mask: Mask
+    texts: Sequence[str], tensors: Sequence[Tensor], mask: Mask, has_d_lse: bool
 ) -> list[tuple[Schedule, Variant, CompiledKernel]]:
     """Returns the pair's schedules, variants and compiled kernels for q, k and v, (batch, heads, seq, head_dim).
 
-    They are compiled once in a process. Raises InputError for another GPU's tensors, and for what is not proved.
+    They are compiled once in a process, to take the LSE's gradient if there is one. Raises InputError for another GPU's
+    tensors, and for what is not proved.
     """
     arch, found = checks.checked_card(tensors[0].device).arch, []
-    for named, variant in _variants(pair_of(texts), tensors, mask):
+    for named, variant in _variants(pair_of(texts), tensors, mask, WITH_D_LSE if has_d_lse else frozenset()):
         variant = replace(variant, arch=arch)
         try:
             found.append((named.schedule, variant, compiled.kernel_of(named.schedule, variant)))
@@ -98,27 +106,31 @@ def kernels(
     return found
 
 
-def gradients(texts: Sequence[str], given: Saved, mask: Mask, scale: float | None) -> list[Tensor]:
-    """Returns the gradients of q, k and v by a pair's kernels. All tensors are (batch, heads, seq, head_dim).
+def gradients(
+    texts: Sequence[str], given: Saved, d_lse: Tensor | None, mask: Mask, scale: float | None
+) -> list[Tensor]:
+    """Returns the gradients of q, k and v by a pair's kernels, and D. Tensors are (batch, heads, seq, head_dim).
 
-    Gradients are contiguous. The LSE is (batch, heads, seq_q), -inf in rows that see no key, whose gradients are 0.
+    Gradients are contiguous, and 0 of rows that see no key. D is fp32 (batch, heads, seq_q) as the LSE and its gradient
+    `d_lse`: each row's sum of dO * O, less `d_lse` but for rows with an LSE of -inf.
     """
     grad, q, k, v, output, lse = given.but(_readable)
     batch, heads, seq_q, head_dim = q.shape
     if 0 in (batch, heads, seq_q, k.shape[2]):
-        return [torch.zeros_like(x) for x in (q, k, v)]
+        d = torch.zeros_like(lse) if d_lse is None else d_lse.neg().masked_fill(lse.isneginf(), 0)
+        return [*(torch.zeros_like(x) for x in (q, k, v)), d]
     found = [torch.empty_like(x) for x in (q, k, v)]
     row_lse, row_d = lse.new_empty((2, batch, heads, ceildiv(seq_q, PADDED_ROWS) * PADDED_ROWS))
     arguments = {
         "Q": q, "K": k, "V": v, "dO": grad, "O": output, "LSE": lse.contiguous(), "RowLSE": row_lse, "RowD": row_d,
-        "softmax_scale": head_dim**-0.5 if scale is None else scale, **dict(zip(("dQ", "dK", "dV"), found)),
+        "dLSE": None if d_lse is None else _readable(d_lse), "softmax_scale": head_dim**-0.5 if scale is None else scale, **dict(zip(("dQ", "dK", "dV"), found)),
     }  # fmt: skip
     sms = compiled.sms_of(q.device)
     with torch.cuda.device(q.device):
-        for schedule, variant, kernel in kernels(texts, (q, k, v), mask):
+        for schedule, variant, kernel in kernels(texts, (q, k, v), mask, d_lse is not None):
             arguments["workers"] = schedule.kernel.workers(sms)
             kernel.launch(*(arguments[parameter.name] for parameter in parameters_of(schedule, variant)))
-    return found
+    return [*found, row_d[..., :seq_q]]
 
 
 def _readable(x: Tensor) -> Tensor:

@@ -79,6 +79,8 @@ GRADIENT_PARAMETERS = {
         *_INPUTS,
         Parameter("O", "input", (*OF_QUERIES, "head_dim_v")),
         Parameter("LSE", "input", OF_QUERIES, "float32"),
+        # The gradient of the LSE, if it has one.
+        Parameter("dLSE", "input", OF_QUERIES, "float32", optional=True),
         *(Parameter(name, "output", ("batch", "heads", "rows"), "float32") for name in ("RowLSE", "RowD")),
         Parameter("dQ", "output", (*OF_QUERIES, "head_dim")),
         *_SCALARS,
@@ -114,7 +116,7 @@ class Variant:
     mask: Mask = FULL
     head_dim_v: int = 0  # of V and the output, by default head_dim
     sizes: Sizes | None = None  # None leaves the sizes to run time
-    optional: frozenset[str] = frozenset()  # names of the parameters of the features that there are
+    optional: frozenset[str] = frozenset()  # names of the parameters of the features that there are, and dLSE
     # Heads of Q that share one of K and V; None leaves their number to the launch. Tiles with rows of several know it.
     group: int | None = None
     # Leaves to run time, too, how the caller's tensors lie in memory: each tensor has a stride for every dimension but

@@ -26,7 +26,7 @@ from tl_attention.codeproof.tiles.row_tiles import RESULTS
 from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.tiles.tiles import Matrix, matrices
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.kernels.backward.roles import OF_FACTS, ROW_FACTS
+from tl_attention.kernels.backward.roles import ROW_FACTS, tensors_of_facts
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.warpgroup import WARP, WARPGROUP
 from tl_attention.program.events import CLUSTER, OF_PARTS, TILE, Event
@@ -317,10 +317,11 @@ class Stream:
     def _row_facts(self, part: ThreadSlice) -> Iterator[Event]:
         """Yields the event of LSE and D of rows; raises Unsafe for other tensors, or a form that is not theirs."""
         values = part.seen.values
-        wanted = OF_FACTS, self.reading.tensors["O"].columns, self.reading.dtype
+        names = tensors_of_facts(self.reading.tensors)
+        wanted = names, self.reading.tensors["O"].columns, self.reading.dtype
         if (values["tensors"], values["columns"], values["dtype"]) != wanted:
             raise Unsafe(f"line {part.line} finds LSE and D of {values['tensors']}, expected {wanted}")
-        yield Event(ROW_FACTS, place=(*(part.same(name) for name in OF_FACTS), part.same("rows")))
+        yield Event(ROW_FACTS, place=(part.same("rows"), *(part.same(name) for name in names)))
 
     def _rows_of_lse(self, part: ThreadSlice) -> Iterator[Event]:
         self._tensor_of(part, "lse")

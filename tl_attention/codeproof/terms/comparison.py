@@ -15,6 +15,7 @@ from tl_attention.codeproof.terms.facts import Facts
 from tl_attention.codeproof.terms.run import BRANCH, END, LEAVE, LOOP, OTHERWISE, TILES, facts_of
 from tl_attention.codeproof.terms.term import is_not_negative, term
 from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.kernels.backward.roles import OF_FACTS, ROW_FACTS
 from tl_attention.program.events import AnyOrder, Event, Expected, Maybe, Repeat, Where
 
 # What the numbers of an event's place are, by how many they are.
@@ -25,10 +26,8 @@ PLACES: dict[int, tuple[str, ...]] = {
     3: ("row", "head", "batch"),
     4: ("first element", "number of rows", "distance of rows", "distance of heads"),
 }
-
-
-# The same for what a tile is taken from.
-OF_A_TAKE = "entry", "head"
+# The same for kinds of events with places of their own: what a tile is taken from, and what has LSE and D of rows.
+OF_KINDS = {"take": ("entry", "head"), ROW_FACTS: ("number of rows", *(f"element of {name}" for name in OF_FACTS))}
 
 
 class RowConditions(NamedTuple):
@@ -189,10 +188,12 @@ class Comparison:
     def _show_equal(self, one: Event, wanted: Event) -> None:
         words, placed = f"{one.kind} {one.name}".strip(), wanted.place
         pairs = [("index", one.index, wanted.index), ("value", one.value, wanted.value)]
-        # In several pages a tile has several places, of three numbers each.
-        several, count = divmod(len(placed), len(PLACES[3]))
-        names = PLACES[3] * several if several and not count else PLACES[len(placed)]
-        pairs += zip(OF_A_TAKE if one.kind == "take" else names, one.place, placed)
+        names = OF_KINDS.get(one.kind)
+        if names is None:
+            # In several pages a tile has several places, of three numbers each.
+            several, count = divmod(len(placed), len(PLACES[3]))
+            names = PLACES[3] * several if several and not count else PLACES[len(placed)]
+        pairs += zip(names, one.place, placed)
         pairs += [("index of what it reads", a[1], b[1]) for a, b in zip(one.reads, wanted.reads)]
         line = f"line {one.step}: " if one.step else ""
         for what, found, expected in pairs:

@@ -321,8 +321,14 @@ def row_facts(tile, s, c):
         T.address_of(given.LSE[tile.queries, tile.head, row]),
         T.address_of(given.RowLSE[tile.queries, tile.head, row]),
         T.address_of(given.RowD[tile.queries, tile.head, row]),
+        *address_of_d_lse(row, tile, s, c),
         tile.seq_q - row,
     )
+
+
+def address_of_d_lse(row, tile, s, c):
+    """Returns an argument for the LSE's gradients from a row on, or none if the kernel does not take them."""
+    return [T.address_of(s.given.dLSE[tile.queries, tile.head, row])] if "dLSE" in c.variant.optional else []
 
 
 @T.macro

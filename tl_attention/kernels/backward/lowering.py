@@ -10,7 +10,7 @@ from tl_attention.kernels.shared.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, Lo
 from tl_attention.kernels.shared.wgmma import WGMMA_ARCHS
 from tl_attention.problem.card import HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize
-from tl_attention.problem.variant import Variant
+from tl_attention.problem.variant import GRADIENT_PARAMETERS, Variant
 from tl_attention.schedule.loop.table import whole
 from tl_attention.schedule.schedule import Schedule
 
@@ -24,10 +24,15 @@ if TYPE_CHECKING:
 
 # Accumulators of more columns do not fit beside the fragments.
 WIDEST = 128
-
-
-# Features that change scores before their exponentials.
-CAPS = frozenset({"softcap"})
+# Makes D of rowsum(dO * O) and the gradient of the LSE: no row without an LSE, nor behind the last, has one.
+LESS_D_LSE = (
+    "D is rowsum(dO * O) less the gradient of the LSE.",
+    (
+        "float* row_d, int rows)",
+        "float* row_d, const float* d_lse,\n                                                       int rows)",
+    ),
+    ("    lse[half] =", "    if (exponent < __int_as_float(0x7f800000)) sum -= d_lse[row];\n    lse[half] ="),
+)
 
 
 def _capped(schedule: Schedule) -> bool:
@@ -58,13 +63,16 @@ class Gradient(Lowering):
 
     def check_variant(self, schedule: Schedule, variant: Variant) -> None:
         super().check_variant(schedule, variant)
+        unknown = variant.optional - {p.name for p in GRADIENT_PARAMETERS[variant.loop] if p.optional}
         lacking = {
             f"head_dim {variant.head_size}": max(variant.head_dim, variant.head_dim_v) > WIDEST,
             "packed sequences": variant.packed,
             "strided tensors": variant.strided,
             "a ratio of heads that the launch says": variant.group is None,
-            ", ".join(sorted(variant.optional - CAPS)): variant.optional - CAPS,
-            "softcap where mask, exp and cast_p are not in one group": variant.optional and not _capped(schedule),
+            ", ".join(sorted(unknown)): unknown,
+            "softcap where mask, exp and cast_p are not in one group": (
+                "softcap" in variant.optional and not _capped(schedule)
+            ),
         }
         self._refuse([words for words, asked in lacking.items() if asked])
 
@@ -81,8 +89,10 @@ class Gradient(Lowering):
         from tl_attention.kernels.warp_specialized.device_code import STORE_COLUMNS
 
         is_narrow = (variant.head_dim, variant.head_dim_v) != (variant.tile_dim, variant.tile_dim_v)
-        facts = [read_device_code(__file__, "row_facts")] if variant.loop == "dq" else []
-        return [STORE, *([STORE_COLUMNS] if is_narrow else []), *facts, *code_of_features(variant)]
+        stores = [STORE, STORE_COLUMNS] if is_narrow else [STORE]
+        facts = read_device_code(__file__, "row_facts")
+        facts = facts.replaced(*LESS_D_LSE) if "dLSE" in variant.optional else facts
+        return [*stores, *([facts] if variant.loop == "dq" else []), *code_of_features(variant)]
 
     def constants(self, planned: Planned, variant: Variant) -> EmittedConstants:
         from tl_attention.kernels.backward.constants import constants

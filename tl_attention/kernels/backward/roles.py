@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,13 @@ from tl_attention.schedule.schedule import Schedule
 
 # The event by which a warpgroup finds LSE and D of its rows, and stores both; what it reads and writes, in order.
 ROW_FACTS = "row facts"
-OF_FACTS = ("O", "dO", "LSE", "RowLSE", "RowD")
+# A kernel has dLSE only where the LSE has a gradient.
+OF_FACTS = ("O", "dO", "LSE", "RowLSE", "RowD", "dLSE")
+
+
+def tensors_of_facts(there: Container[str]) -> tuple[str, ...]:
+    """Returns the names in OF_FACTS of the tensors that are there."""
+    return tuple(name for name in OF_FACTS if name in there)
 
 
 class GradientRoles(Roles):
@@ -50,8 +56,8 @@ class GradientRoles(Roles):
         if self.table.rows == "keys":
             return
         row, head, batch = tile.coordinates(own)
-        places = (tile.tensors[name].element(batch, head, row) for name in OF_FACTS)
-        yield Event(ROW_FACTS, place=(*places, tile.rows_left(own)))
+        places = (tile.tensors[name].element(batch, head, row) for name in tensors_of_facts(tile.tensors))
+        yield Event(ROW_FACTS, place=(tile.rows_left(own), *places))
 
     def _stored(self, tile: PlacedTile, own: int) -> Iterator[Expected | Where]:
         row, head, batch = tile.coordinates(own)

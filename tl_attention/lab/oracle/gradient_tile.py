@@ -80,6 +80,12 @@ def row_lse(lse: Tensor) -> Tensor:
     return torch.where(lse == float("-inf"), float("inf"), lse * LOG2_E)
 
 
+def row_d(d_out: Tensor, output: Tensor, lse: Tensor, d_lse: Tensor | None) -> Tensor:
+    """Returns D of rows, rowsum(dO * O) less the LSE's gradient, which rows with an LSE of -inf do not have."""
+    d = (d_out * output).sum(dim=-1)
+    return d if d_lse is None else d - d_lse.masked_fill(lse.isneginf(), 0)
+
+
 # --- the statements ---------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.lab.oracle.features import changes, slope_of, values_of_head
-from tl_attention.lab.oracle.gradient_tile import GradientTile, row_lse
+from tl_attention.lab.oracle.gradient_tile import GradientTile, row_d, row_lse
 from tl_attention.lab.oracle.reference import attention_and_lse
 from tl_attention.lab.oracle.tile import Observer
 from tl_attention.problem.mask import FULL, TENSORS, Mask
@@ -25,14 +25,25 @@ from tl_attention.program.program import Program
 
 
 def gradients(
-    q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, *, mask: Mask, scale: float, precise: bool, **asked: Any
-) -> dict[str, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, d_lse: Tensor | None = None, *, mask: Mask, scale: float,
+    precise: bool, **asked: Any,
+) -> dict[str, Tensor]:  # fmt: skip
     """Returns dQ, dK and dV by name, in fp64 if `precise`, else in fp32 with P, dS and the output rounded to 16 bits.
 
-    A query that sees no key has gradients of 0. `asked` are features by word: numbers, or tensors (heads,).
+    A query that sees no key has gradients of 0. `d_lse` is the LSE's gradient, (batch, heads, seq_q). `asked` are
+    features by word: numbers, or tensors (heads,).
     """
-    compute, group = torch.float64 if precise else torch.float32, q.shape[1] // k.shape[1]
     output, lse = attention_and_lse(q, k, v, mask=mask, scale=scale, precise=precise, **asked)
+    d = row_d(d_out.to(lse.dtype), output.to(lse.dtype), lse, d_lse)
+    return gradients_from(lse, d, q, k, v, d_out, mask=mask, scale=scale, precise=precise, **asked)
+
+
+def gradients_from(
+    lse: Tensor, d: Tensor, q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, *, mask: Mask, scale: float, precise: bool,
+    **asked: Any,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Returns what `gradients` does, from LSE and D of rows, both (batch, heads, seq_q)."""
+    compute, group = torch.float64 if precise else torch.float32, q.shape[1] // k.shape[1]
     queries, keys, values, grad = (
         x.to(compute).repeat_interleave(repeat, dim=1) for x, repeat in ((q, 1), (k, group), (v, group), (d_out, 1))
     )
@@ -46,8 +57,7 @@ def gradients(
     if mask != FULL:
         scores = scores.masked_fill(mask.hidden(columns, own, end, TENSORS), float("-inf"))
     p = torch.exp(scores - torch.where(lse.isneginf(), float("inf"), lse.to(compute))[..., None])
-    d = (grad * output.to(compute)).sum(dim=-1, keepdim=True)
-    ds = p * slope * (grad @ values.mT - d)
+    ds = p * slope * (grad @ values.mT - d[..., None])
     if not precise:
         p, ds = (x.to(q.dtype).to(compute) for x in (p, ds))
     of_heads = {"dQ": ds @ keys * scale, "dK": ds.mT @ queries * scale, "dV": p.mT @ grad}
@@ -62,8 +72,9 @@ def interpret_gradients(
 ) -> dict[str, Tensor]:  # fmt: skip
     """Computes a loop's gradients by running its Program on the CPU under an adversary, in tiles of any size.
 
-    `inputs` are Q, K, V, dO and the forward's O by name, fp16 or bf16, and LSE, fp32 (batch, heads, seq_q). Returns dQ,
-    or dK and dV, in their dtype. `asked` are features that change scores, by word. Raises machine.Deadlock.
+    `inputs` are Q, K, V, dO and the forward's O by name, fp16 or bf16, and LSE, fp32 (batch, heads, seq_q), with its
+    gradient dLSE if it has one. Returns dQ, or dK and dV, in their dtype. `asked` are features that change scores, by
+    word. Raises machine.Deadlock.
     """
     q, k, v = (inputs[name] for name in "QKV")
     batch, heads, seq_q, head_dim = q.shape
@@ -74,7 +85,7 @@ def interpret_gradients(
     if not of_rows:
         # Rows are keys: for the tiles, and the mask, queries and keys change places.
         shape = replace(shape, seq_q=seq_kv, seq_kv=seq_q, mask=mask.transposed)
-    d = (inputs["dO"].float() * inputs["O"].float()).sum(dim=-1)
+    d = row_d(inputs["dO"].float(), inputs["O"].float(), inputs["LSE"], inputs.get("dLSE"))
     whole = {**inputs, "LSE": row_lse(inputs["LSE"]), "D": d}
     rows = q if of_rows else k
     found = {
