@@ -20,6 +20,11 @@ class Sizes(NamedTuple):
     seq_q: int
     seq_kv: int
 
+    @property
+    def exchanged(self) -> Self:
+        """Returns the sizes with queries in the place of keys, and keys in that of queries."""
+        return self._replace(seq_q=self.seq_kv, seq_kv=self.seq_q)
+
 
 # Where packed sequences begin and end, how many rows of each count, and room for the list of tiles that the launch
 # makes from that. A tensor of used lengths that is as long as the offsets stands for none.
@@ -236,7 +241,10 @@ class Variant:
     def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
         """Returns the kernel's Parameters; optional ones only if this variant or these arguments ask for them."""
         if self.loop != "forward":
-            return GRADIENT_PARAMETERS[self.loop]
+            of_loop = GRADIENT_PARAMETERS[self.loop]
+            # Numbers of rows have a batch of 1 then, in which sequences lie apart.
+            packed = (p if "rows" in p.dims else p.for_packed for p in of_loop)
+            return (*packed, *OFFSETS) if self.packed else of_loop
         asked = {*self.optional, *self.mask.names, *of_schedule, *(["Trace"] if self.trace else [])}
         asked |= {"Merged", "MergedLSE"} if self.parts else set()
         asked |= {"part_blocks"} if self.parts and not self.packed else set()

@@ -13,7 +13,7 @@ from tl_attention.codeproof.run.run import Run, inside_of, numbered_call, record
 from tl_attention.codeproof.run.threads import ThreadClass
 from tl_attention.codeproof.tiles.tensors import RAGGED_ROWS
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.kernels.backward.roles import ROW_FACTS
+from tl_attention.kernels.backward.roles import OF_FACTS, ROW_FACTS
 from tl_attention.problem.features import INPUTS
 from tl_attention.problem.shape import DTYPE_BYTES
 
@@ -250,14 +250,19 @@ def _row_facts(match: re.Match[str], declared: Declarations) -> Effect:
     # That each row is read and stored once is in the text of the device function, which is compared to the letter.
     # Which registers of the two variables are a row's is for the numbers to show.
     columns, dtype, lse, d, rest = match.groups()
-    *places, rows = arguments(rest)
+    *places, rows = given = arguments(rest)
+    # Rows of O and of dO lie one behind the other, or as far apart as is said.
+    apart = {"output_stride": columns, "grad_stride": columns}
+    if len(given) > len(OF_FACTS) + 1:
+        *places, rows, apart["output_stride"], apart["grad_stride"] = given
     found = [IN_GLOBAL.match(text) for text in places]
     if not all(found) or any(declared.registers.get(name) != LSE_BYTES for name in (lse, d)) or lse == d:
         raise SyntaxError(f"LSE and D of a form that is not known: {match.string[:80]!r}")
     names = tuple(place[1] for place in found if place)
     elements = {place[1]: declared.expression(place[2]) for place in found if place}
     form = {"tensors": names, "columns": int(columns), "dtype": DTYPES[dtype]}
-    return recorder(ROW_FACTS, "", rows=declared.expression(rows), **elements, **form)
+    numbers = {name: declared.expression(text) for name, text in ({"rows": rows} | apart).items()}
+    return recorder(ROW_FACTS, "", **numbers, **elements, **form)
 
 
 def _put(match: re.Match[str], declared: Declarations) -> Effect:

@@ -318,7 +318,7 @@ class Stream:
         wanted = OF_FACTS, self.reading.tensors["O"].columns, self.reading.dtype
         if (values["tensors"], values["columns"], values["dtype"]) != wanted:
             raise Unsafe(f"line {part.line} finds LSE and D of {values['tensors']}, expected {wanted}")
-        yield Event(ROW_FACTS, place=(*(part.same(name) for name in OF_FACTS), part.same("rows")))
+        yield Event(ROW_FACTS, place=tuple(map(part.same, (*OF_FACTS, "rows", "output_stride", "grad_stride"))))
 
     def _rows_of_lse(self, part: ThreadSlice) -> Iterator[Event]:
         self._tensor_of(part, "lse")

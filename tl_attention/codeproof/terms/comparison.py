@@ -15,6 +15,7 @@ from tl_attention.codeproof.terms.facts import Facts
 from tl_attention.codeproof.terms.run import BRANCH, END, LEAVE, LOOP, OTHERWISE, TILES, facts_of
 from tl_attention.codeproof.terms.term import is_not_negative, term
 from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.kernels.backward.roles import OF_FACTS, STRIDED
 from tl_attention.program.events import AnyOrder, Event, Expected, Maybe, Repeat, Where
 
 # What the numbers of an event's place are, by how many they are.
@@ -24,6 +25,7 @@ PLACES: dict[int, tuple[str, ...]] = {
     2: ("first element, or column,", "number of rows, or end,"),
     3: ("row", "head", "batch"),
     4: ("first element", "number of rows", "distance of rows", "distance of heads"),
+    8: (*(f"place of {name}" for name in OF_FACTS), "number of rows", *(f"distance of {name}" for name in STRIDED)),
 }
 
 

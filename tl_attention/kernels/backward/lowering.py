@@ -48,13 +48,15 @@ class Gradient(Lowering):
         super().check_variant(schedule, variant)
         lacking = {
             f"head_dim {variant.head_size}": variant.head_size not in HEAD_DIMS,
-            "packed sequences": variant.packed,
-            "strided tensors": variant.strided,
+            "strided tensors": variant.strided and not variant.packed,
             "windows": is_window(variant.mask),
             "a ratio of heads that the launch says": variant.group is None,
             ", ".join(sorted(variant.optional)): variant.optional,
         }
         self._refuse([words for words, asked in lacking.items() if asked])
+
+    def computes_packed(self, schedule: Schedule) -> bool:
+        return True
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
         from tl_attention.kernels.backward.roles import GradientRoles
@@ -65,10 +67,14 @@ class Gradient(Lowering):
         yield "the roles of a thread block neither race nor deadlock"
 
     def device_code(self, schedule: Schedule, variant: Variant) -> Sequence[DeviceCode]:
-        from tl_attention.kernels.shared.device_code import STORE, read_device_code
+        from tl_attention.kernels.backward.packed import LIST_SEQUENCES, apart
+        from tl_attention.kernels.shared.device_code import STORE, STRIDED_STORE, read_device_code
+        from tl_attention.kernels.warp_specialized.device_code import HAND_OVER, TIME_OF_TILES
 
         facts = [read_device_code(__file__, "row_facts")] if variant.loop == "dq" else []
-        return [STORE, *facts]
+        if not variant.packed:
+            return [STORE, *facts]
+        return [STRIDED_STORE, *map(apart, facts), TIME_OF_TILES, LIST_SEQUENCES, HAND_OVER]
 
     def constants(self, planned: Planned, variant: Variant) -> EmittedConstants:
         from tl_attention.kernels.backward.constants import constants
