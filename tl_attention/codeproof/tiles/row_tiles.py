@@ -61,7 +61,7 @@ class RowTile:
     split: Value = 0
     # Of keys in pages: by how many rows a key is behind where it were if pages lay in the order of the block table.
     page_shift: Callable[[Value], Value] | None = None
-    # Of packed sequences: numbers of rows, such as LSE for gradients, lie so many rows further, in a batch of their own.
+    # Of packed sequences: numbers of rows that are padded, such as LSE for gradients, lie so many rows further.
     further: Value | None = None
     # Of keys as rows: which of the heads of Q that share the tile's head.
     member: int | None = None

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import tilelang.language as T
 
-from tl_attention.kernels.backward.packed import aligned, hand_over_next, numbers_of, work_packed
+from tl_attention.kernels.backward.packed import aligned, hand_over_next, numbers_from, numbers_of, work_packed
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.kernels.shared.iterations import LoopTile, loop
 from tl_attention.kernels.shared.rows import first_of_row, kv_head, number_of, rows_of, viewed
@@ -240,8 +240,9 @@ def gradient_tile(tile, member, s, c, wg=None):
         own = vars(named(tile, s, c, wg))
     else:
         own = numbers(
-            tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible, tile.cut
-        )
+            tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible,
+            tile.cut,
+        )  # fmt: skip
     return GradientTile(**{**vars(tile), **own, "wg": wg, "part": member, "members": c.members})
 
 
@@ -300,9 +301,8 @@ def load(ring, j, tile, s, c):
         leader_scope_threads=WARP,
     )
     if ring.vector is not None:
-        batch, _, row = numbers_of(tile.keys, head, first, tile, c)
         T.tma_copy(
-            ring.numbers[batch, head, row : row + c.block_N],
+            numbers_from(ring.numbers, head, first, tile, c),
             ring.vector[slot(ring, step), :],
             barrier=ring.full[slot(ring, step)],
             leader_scope_threads=WARP,

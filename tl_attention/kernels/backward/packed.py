@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import tilelang.language as T
 
 from tl_attention.kernels.backward.dialect import PADDED_ROWS
-from tl_attention.kernels.shared.device_code import DeviceCode, read_device_code
+from tl_attention.kernels.shared.device_code import DeviceCode
 from tl_attention.kernels.warp_specialized.device_code import LIST_TILES
 from tl_attention.kernels.warp_specialized.packed import hand_over, receive, received_word
 from tl_attention.kernels.warp_specialized.tiles import begin, put, reach, see, variables
@@ -16,7 +16,7 @@ from tl_attention.problem.packed import FEW, SEQUENCE, TURNS_FROM
 
 # The forward's tiles of part of the keys say in this word where their results go.
 LIST_SEQUENCES = LIST_TILES.replaced(
-    "An entry also has its sequence's number.", ("make_int4(k.length, 0, INT_MAX, 0)", "make_int4(k.length, 0, INT_MAX, n)")
+    "An entry has its sequence's number.", ("make_int4(k.length, 0, INT_MAX, 0)", "make_int4(k.length, 0, INT_MAX, n)")
 )
 
 
@@ -32,8 +32,14 @@ def apart(row_facts: DeviceCode) -> DeviceCode:
 
 
 def numbers_of(sequence, head, row, tile, c):
-    """Returns the indices of one of a sequence's numbers of rows, from `row` on: (batch, head, row)."""
+    """Returns the indices (batch, head, row) of a number of a row of a sequence's head, such as its LSE."""
     return (0, head, sequence + PADDED_ROWS * tile.result + row) if c.packed else (sequence, head, row)
+
+
+def numbers_from(tensor, head, first, tile, c):
+    """Returns the slice of the numbers of a block of columns of a tile's sequence, from column `first` on."""
+    batch, head, row = numbers_of(tile.keys, head, first, tile, c)
+    return tensor[batch, head, row : row + c.block_N]
 
 
 @T.macro
@@ -48,7 +54,7 @@ def aligned(given):
 
 @dataclass(frozen=True)
 class Listed:
-    """Listed is what the producer warp knows of the list of tiles, and the number of the tile that it hands over next."""
+    """Listed is what the producer warp knows of the list of tiles, and the number of the tile that is next."""
 
     number: object
     row_tiles: object

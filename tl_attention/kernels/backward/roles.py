@@ -53,9 +53,10 @@ class GradientRoles(Roles):
             return
         row, head, batch = tile.coordinates(own)
         further, _, alone = tile.of_numbers((row, head, batch))
-        at = {name: (batch, head, row) for name in OF_FACTS} | dict.fromkeys(STORED_FACTS, (alone, head, further))
+        at = dict.fromkeys(OF_FACTS, (batch, head, row)) | dict.fromkeys(STORED_FACTS, (alone, head, further))
         places = (tile.tensors[name].element(*place) for name, place in at.items())
-        yield Event(ROW_FACTS, place=(*places, tile.rows_left(own), *(tile.tensors[name].row_stride for name in STRIDED)))
+        apart = (tile.tensors[name].row_stride for name in STRIDED)
+        yield Event(ROW_FACTS, place=(*places, tile.rows_left(own), *apart))
 
     def _stored(self, tile: PlacedTile, own: int) -> Iterator[Expected | Where]:
         row, head, batch = tile.coordinates(own)
