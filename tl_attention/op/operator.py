@@ -75,7 +75,7 @@ def options_of_gradient(call: Call, scale: float | None) -> dict[str, Any]:
 
 
 def _pair_of(call: Call) -> dict[str, Any]:
-    """Returns the option that names a call's pair of schedules, if it has one: packed sequences have no such option."""
+    """Returns the option that names a call's pair of schedules, if it has one."""
     return {} if call.backward is None else {"backward": texts_of(call.backward)}
 
 

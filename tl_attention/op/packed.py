@@ -179,10 +179,10 @@ class Packed(PackedArguments):
     operator = "forward_varlen"
     gradient_schema = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k, "
     schema = f"{gradient_schema}Tensor? seqused_q=None, Tensor? seqused_k=None, "
-    flag, layout_option = "zero_unused", ""
+    flag, layout_option = "zero_unused", "str[]? backward=None"
     # PyTorch has no gradient of an operator with tensors among its options.
     behind = "Tensor? block_table=None, "
-    options_schema = "SymInt page_size=0, SymInt page_rows=0, SymInt pages=0, "
+    options_schema = f"SymInt page_size=0, SymInt page_rows=0, SymInt pages=0, {layout_option}, "
 
     @property
     def operator_options(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,13 +23,16 @@ from tl_attention.op.call import Call
 from tl_attention.op.in_memory import ALIGNMENT
 from tl_attention.op.plan import NAMED
 from tl_attention.problem.features import INPUTS
-from tl_attention.problem.mask import Mask, ceildiv, fitted, is_window
-from tl_attention.problem.variant import Variant
+from tl_attention.problem.mask import Mask, ceildiv, fitted, is_window, shortened
+from tl_attention.problem.packed import words_of_list
+from tl_attention.problem.variant import OFFSETS, Variant
 from tl_attention.schedule.files.named import Named, resolve
 from tl_attention.schedule.schedule import Schedule
 
 # In the order of their launches.
 LOOPS = ("dq", "dkdv")
+# Tensors of packed sequences have no batch.
+PACKED_DIMENSIONS = 3
 
 
 def texts_of(given: object) -> tuple[str, ...]:
@@ -72,19 +76,25 @@ def check_serves(call: Call, mask: Mask) -> None:
 def _variants(
     pair: Sequence[Named], tensors: Sequence[Tensor], mask: Mask, features: frozenset[str] = frozenset()
 ) -> list[tuple[Named, Variant]]:
-    """Returns the schedules with the variants of their kernels for q, k and v, (batch, heads, seq, head_dim)."""
+    """Returns the schedules with the variants of their kernels for q, k and v.
+
+    These are (batch, heads, seq, head_dim), or packed (rows, heads, head_dim).
+    """
     q, k, v = tensors
-    mask = fitted(mask, q.shape[2], k.shape[2]) if is_window(mask) else mask
+    packed = q.dim() == PACKED_DIMENSIONS
+    if is_window(mask):
+        # How long the longest of packed sequences is, is not known.
+        mask = shortened(mask, q.shape[0] + k.shape[0]) if packed else fitted(mask, q.shape[2], k.shape[2])
     group, strided = max(1, int(q.shape[1]) // max(1, int(k.shape[1]))), not all(x.is_contiguous() for x in tensors)
-    sizes = int(q.shape[3]), str(q.dtype).removeprefix("torch."), mask, int(v.shape[3])
-    variants = (Variant(*sizes, optional=features, group=group, strided=strided, loop=loop) for loop in LOOPS)
-    return list(zip(pair, variants))
+    sizes = int(q.shape[-1]), str(q.dtype).removeprefix("torch."), mask, int(v.shape[-1])
+    asked: dict[str, Any] = {"optional": features, "group": group, "strided": strided, "packed": packed}
+    return list(zip(pair, (Variant(*sizes, **asked, loop=loop) for loop in LOOPS)))
 
 
 def kernels(
     texts: Sequence[str], tensors: Sequence[Tensor], mask: Mask
 ) -> list[tuple[Schedule, Variant, CompiledKernel]]:
-    """Returns the pair's schedules, variants and compiled kernels for q, k and v, (batch, heads, seq, head_dim).
+    """Returns the pair's schedules, variants and compiled kernels for q, k and v, which `_variants` describes.
 
     They are compiled once in a process. Raises InputError for another GPU's tensors, and for what is not proved.
     """
@@ -103,26 +113,67 @@ def gradients(texts: Sequence[str], given: Saved, mask: Mask, scale: float | Non
 
     Gradients are contiguous. The LSE is (batch, heads, seq_q), -inf in rows that see no key, whose gradients are 0.
     """
-    grad, q, k, v, output, lse = given.but(_readable)
-    batch, heads, seq_q, head_dim = q.shape
+    given = given.but(_readable)
+    _, q, k, v, _, lse = given
+    batch, heads, seq_q, _ = q.shape
     if 0 in (batch, heads, seq_q, k.shape[2]):
         return [torch.zeros_like(x) for x in (q, k, v)]
     found = [torch.empty_like(x) for x in (q, k, v)]
-    row_lse, row_d = lse.new_empty((2, batch, heads, ceildiv(seq_q, PADDED_ROWS) * PADDED_ROWS))
+    rows = lse.new_empty((2, batch, heads, ceildiv(seq_q, PADDED_ROWS) * PADDED_ROWS))
+    _launch(texts, given, found, rows, mask, scale)
+    return found
+
+
+def packed_gradients(
+    texts: Sequence[str], given: Saved, mask: Mask, scale: float | None, offsets: tuple[Tensor, Tensor]
+) -> list[Tensor]:
+    """Returns the gradients of q, k and v of packed sequences by a pair's kernels. None of the tensors is empty.
+
+    Tensors are (rows, heads, head_dim), and the LSE is (heads, rows), as `attention_varlen` has them. Rows that are no
+    sequence's have gradients of 0. `offsets` say where queries and keys of sequences begin.
+    """
+    given = given.but(_readable_rows)
+    _, q, k, v, _, lse = given
+    (total_q, heads, _), sequences = q.shape, offsets[0].shape[0] - 1
+    found = [x.new_zeros(x.shape) for x in (q, k, v)]
+    # Numbers of rows are 0 for a sequence without queries, of which the kernel of dQ has no tile.
+    rows = lse.new_zeros((2, 1, heads, (ceildiv(total_q, PADDED_ROWS) + sequences) * PADDED_ROWS))
+    _launch(texts, given, found, rows, mask, scale, offsets)
+    return found
+
+
+def _launch(
+    texts: Sequence[str], given: Saved, found: Sequence[Tensor], rows: Tensor, mask: Mask, scale: float | None,
+    offsets: tuple[Tensor, ...] = (),
+) -> None:  # fmt: skip
+    """Launches a pair's kernels, which write the gradients `found`, and LSE and D of rows to `rows`."""
+    grad, q, k, v, output, lse = given
     arguments = {
-        "Q": q, "K": k, "V": v, "dO": grad, "O": output, "LSE": lse.contiguous(), "RowLSE": row_lse, "RowD": row_d,
-        "softmax_scale": head_dim**-0.5 if scale is None else scale, **dict(zip(("dQ", "dK", "dV"), found)),
+        "Q": q, "K": k, "V": v, "dO": grad, "O": output, "LSE": lse.contiguous(), "RowLSE": rows[0], "RowD": rows[1],
+        "softmax_scale": q.shape[-1] ** -0.5 if scale is None else scale, **dict(zip(("dQ", "dK", "dV"), found)),
     }  # fmt: skip
+    # Used lengths as long as the offsets stand for none.
+    arguments |= zip((parameter.name for parameter in OFFSETS), offsets * 2)
     sms = compiled.sms_of(q.device)
     with torch.cuda.device(q.device):
         for schedule, variant, kernel in kernels(texts, (q, k, v), mask):
             arguments["workers"] = schedule.kernel.workers(sms)
+            if offsets:
+                total = (q if schedule.table.rows == "queries" else k).shape[0]
+                arguments["Tiles"] = words_of_list(total, offsets[0].shape[0] - 1, schedule.block_M)
             kernel.launch(*(arguments[parameter.name] for parameter in parameters_of(schedule, variant)))
-    return found
 
 
 def _readable(x: Tensor) -> Tensor:
     """Returns a tensor as the kernels read it: a copy unless it is contiguous and aligned."""
     if x.is_contiguous() and not x.data_ptr() % ALIGNMENT:
+        return x
+    return torch.empty_like(x, memory_format=torch.contiguous_format).copy_(x)
+
+
+def _readable_rows(x: Tensor) -> Tensor:
+    """Returns a tensor of packed sequences as the kernels read it: a copy unless each row of a head is aligned."""
+    unit, (row, head, column) = ALIGNMENT // x.element_size(), x.stride()
+    if column == 1 and row and head and not (row % unit or head % unit or x.data_ptr() % ALIGNMENT):
         return x
     return torch.empty_like(x, memory_format=torch.contiguous_format).copy_(x)

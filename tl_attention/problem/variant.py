@@ -69,7 +69,8 @@ KERNEL_PARAMETERS = (
 )
 
 
-# By loop. LSE and D of rows come from the kernel of dQ, for a multiple of 128 rows, to that of dK and dV.
+# By loop. LSE and D of rows come from the kernel of dQ, for a multiple of 128 rows, to that of dK and dV. Of packed
+# sequences they have a batch of 1, in which each sequence lies 128 rows further behind the one before.
 OF_QUERIES, OF_KEYS = ("batch", "heads", "seq_q"), ("batch", "heads_kv", "seq_kv")
 _SCALARS = (Parameter("softmax_scale", "scalar", dtype="float32"), Parameter("workers", "scalar", dtype="int32"))
 _INPUTS = (*KERNEL_PARAMETERS[:3], Parameter("dO", "input", (*OF_QUERIES, "head_dim_v")))
@@ -81,6 +82,7 @@ GRADIENT_PARAMETERS = {
         *(Parameter(name, "output", ("batch", "heads", "rows"), "float32") for name in ("RowLSE", "RowD")),
         Parameter("dQ", "output", (*OF_QUERIES, "head_dim")),
         *_SCALARS,
+        *OFFSETS,
     ),
     "dkdv": (
         *_INPUTS,
@@ -88,6 +90,7 @@ GRADIENT_PARAMETERS = {
         Parameter("dK", "output", (*OF_KEYS, "head_dim")),
         Parameter("dV", "output", (*OF_KEYS, "head_dim_v")),
         *_SCALARS,
+        *OFFSETS,
     ),
 }
 
@@ -242,9 +245,7 @@ class Variant:
         """Returns the kernel's Parameters; optional ones only if this variant or these arguments ask for them."""
         if self.loop != "forward":
             of_loop = GRADIENT_PARAMETERS[self.loop]
-            # Numbers of rows have a batch of 1 then, in which sequences lie apart.
-            packed = (p if "rows" in p.dims else p.for_packed for p in of_loop)
-            return (*packed, *OFFSETS) if self.packed else of_loop
+            return tuple(p.for_packed if self.packed else p for p in of_loop if self.packed or p.kind != "offsets")
         asked = {*self.optional, *self.mask.names, *of_schedule, *(["Trace"] if self.trace else [])}
         asked |= {"Merged", "MergedLSE"} if self.parts else set()
         asked |= {"part_blocks"} if self.parts and not self.packed else set()
