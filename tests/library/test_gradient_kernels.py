@@ -35,8 +35,10 @@ def source(loop: str, variant: Variant) -> str:
         return lowered(lowering.prim_func(Planned(schedule), variant), variant.arch, dict(lowering.pass_configs))[0]
 
 
-def of(loop: str, head_dim: int = 128, dtype: str = "bfloat16", mask: Mask = FULL, group: int = 1) -> Variant:
-    return Variant(head_dim, dtype, mask, group=group, loop=loop)
+def of(
+    loop: str, head_dim: int = 128, dtype: str = "bfloat16", mask: Mask = FULL, group: int = 1, packed: bool = False
+) -> Variant:
+    return Variant(head_dim, dtype, mask, group=group, loop=loop, packed=packed)
 
 
 # What stands for each kind of operation in the code.
@@ -98,11 +100,13 @@ def test_row_vectors_come_in_the_phase_of_their_tile():
     assert "expect_transaction(16384)" in producer and re.search(r"expect_transaction\((16640|256)\)", producer)
 
 
-def test_the_device_code_finds_lse_and_d_of_rows_that_are_there_and_pads_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("packed", [False, True], ids=["dense", "packed"])
+def test_the_device_code_finds_lse_and_d_of_rows_that_are_there_and_pads_the_others(packed, tmp_path: Path) -> None:
     """+inf stands for the LSE of rows without a key and behind the last, whose O and dO are not read."""
-    _, facts = lowering_of(SHIPPED["dq"]).device_code(SHIPPED["dq"], of("dq"))
+    _, facts, *_ = lowering_of(SHIPPED["dq"]).device_code(SHIPPED["dq"], of("dq", packed=packed))
     (tmp_path / "row_facts.h").write_text(facts.text)
-    compiler = [host_compiler() or "c++", "-std=c++20", "-O1", f"-I{tmp_path}"]
+    strides = ["-DSTRIDES=384,136"] if packed else []
+    compiler = [host_compiler() or "c++", "-std=c++20", "-O1", f"-I{tmp_path}", *strides]
     made = tmp_path / "row_facts"
     subprocess.run([*compiler, Path(__file__).with_name("row_facts_on_host.cpp"), "-o", made], check=True)
     found = [
@@ -113,7 +117,6 @@ def test_the_device_code_finds_lse_and_d_of_rows_that_are_there_and_pads_the_oth
 
 LACKING = [
     ({"head_dim": 96}, "head_dim 96"),
-    ({"packed": True}, "packed sequences"),
     ({"strided": True}, "strided tensors"),
     ({"mask": Mask(64, 0)}, "windows"),
     ({"group": None}, "a ratio of heads that the launch says"),
@@ -132,6 +135,8 @@ def test_what_the_kernels_do_not_compute_yet_is_told(asked, words):
 CASES = [
     *((loop, {"head_dim": d, "mask": mask}) for loop in SHIPPED for d in (64, 128) for mask in (FULL, CAUSAL)),
     *((loop, {"dtype": "float16", "group": 4, "mask": CAUSAL}) for loop in SHIPPED),
+    *((loop, {"head_dim": d, "group": n, "packed": True}) for loop in SHIPPED for d in (64, 128) for n in (1, 4)),
+    *((loop, {"mask": CAUSAL, "group": n, "packed": True}) for loop in SHIPPED for n in (1, 4)),
 ]
 
 
@@ -143,6 +148,7 @@ def test_ptxas_serialises_no_product_and_spills_nothing_in_a_loop(loop, case):
         done = call_nvcc(nvcc, text, "sm_90a", more=(CUBIN, "-Xptxas", "-v"))
     words = done.stdout + done.stderr
     assert done.returncode == 0 and not serialised_because(words), words
-    spilled = int(re.search(r"(\d+) bytes spill stores", words)[1])
+    spilled = sum(map(int, re.findall(r"(\d+) bytes spill stores", words)))
     # A few numbers of a tile may be spilled, outside of its loops.
-    assert spilled <= (56 if case.get("group") or case["mask"] == CAUSAL else 0), words
+    most = 80 if case.get("packed") else 56 if case.get("group") or case["mask"] == CAUSAL else 0
+    assert spilled <= most, words
