@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ from tl_attention.op.plan import Plans
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.features import INPUTS
 from tl_attention.problem.mask import Mask
+from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Variant
 from tl_attention.problem.warpgroup import ROWS
 from tl_attention.schedule.loop.loops import FORWARD
@@ -55,12 +57,12 @@ class Kernels:
     @torch.autocast("cpu", enabled=False)
     def compute(self, tensors: dict[str, Any], variant: Variant) -> None:
         """Computes what the variant's kernel does, which knows no autocast."""
+        if variant.loop != FORWARD:
+            (compute_packed_gradients if variant.packed else compute_gradients)(tensors, variant)
+            self.fault(tensors)
+            return
         if variant.packed:
             self.compute_packed(tensors, variant)
-            return
-        if variant.loop != FORWARD:
-            compute_gradients(tensors, variant)
-            self.fault(tensors)
             return
         given = (tensors[name] for name in "QKV")
         there = {feature.word: tensors[feature.name] for feature in INPUTS if feature.name in tensors}
@@ -109,16 +111,59 @@ def compute_gradients(tensors: dict[str, Any], variant: Variant) -> None:
 
     That of dQ leaves LSE and D for whole tiles of 128 rows, and that of dK and dV must be given these.
     """
+    sizes = checked_sizes(tensors, variant)
+    assert sizes["rows"] == -(-sizes["seq_q"] // 128) * 128
+    compute_gradients_of(tensors, variant, sizes["seq_q"])
+
+
+def checked_sizes(tensors: dict[str, Any], variant: Variant) -> dict[str | int, int]:
+    """Returns the sizes, by name, of a launch's tensors, which must lie as a kernel of gradients reads them."""
     sizes: dict[str | int, int] = {}
     for parameter in variant.parameters():
-        if parameter.kind != "scalar":
+        if parameter.kind != "scalar" and parameter.name != "Tiles":
             given = tensors[parameter.name]
-            assert given.is_contiguous() and given.data_ptr() % 16 == 0 and given.dim() == len(parameter.dims)
+            assert given.data_ptr() % 16 == 0 and given.dim() == len(parameter.dims)
+            *outer, last = given.stride()
+            strided = variant.packed and parameter.has_columns
+            assert given.is_contiguous() or (strided and last == 1 and all(n and n % 8 == 0 for n in outer))
             assert str(given.dtype) == f"torch.{parameter.dtype or variant.dtype}"
             assert all(sizes.setdefault(name, size) == size > 0 for name, size in zip(parameter.dims, given.shape))
-    seq_q, rows = sizes["seq_q"], sizes["rows"]
-    assert rows == -(-seq_q // 128) * 128 and sizes["heads"] == sizes["heads_kv"] * variant.some_group
+    assert sizes["heads"] == sizes["heads_kv"] * variant.some_group
     assert tensors["workers"] > 0
+    return sizes
+
+
+def compute_packed_gradients(tensors: dict[str, Any], variant: Variant) -> None:
+    """Computes what the variant's kernel of gradients does of packed sequences, each as a batch of one.
+
+    LSE and D of a sequence lie 128 rows further for each sequence before, so that it shares no row with another.
+    """
+    sizes, rows = checked_sizes(tensors, variant), tensors["K" if variant.loop == "dkdv" else "Q"].shape[0]
+    cu_q, cu_k, used_q, used_k = (tensors[n].tolist() for n in ("CuSeqlensQ", "CuSeqlensK", "SeqUsedQ", "SeqUsedK"))
+    # TMA's strides are multiples of 16 bytes.
+    assert (used_q, used_k) == (cu_q, cu_k) and sizes["batch"] == 1 and sizes["rows"] % 4 == 0
+    assert tensors["Tiles"] == words_of_list(rows, len(cu_q) - 1, 128)
+    for n, ((q, end_q), (k, end_k)) in enumerate(zip(pairwise(cu_q), pairwise(cu_k))):
+        further, padded = q + 128 * n, -(-(end_q - q) // 128) * 128
+        assert further + padded <= end_q + 128 * (n + 1) <= sizes["rows"]
+        if q == end_q:
+            # Its keys' tiles read a block of numbers of the queries that it lacks, and store zeros.
+            assert not any(tensors[name][..., further : further + 128].any() for name in ("RowLSE", "RowD"))
+            for name in {"dK", "dV"} & tensors.keys():
+                tensors[name][k:end_k] = 0
+            continue
+        if k == end_k and variant.loop == "dkdv":
+            continue
+        of_queries, of_keys = ("Q", "dO", "O", "dQ"), ("K", "V", "dK", "dV")
+        places = dict.fromkeys(of_queries, slice(q, end_q)) | dict.fromkeys(of_keys, slice(k, end_k))
+        alone = {name: tensors[name][at].transpose(0, 1)[None] for name, at in places.items() if name in tensors}
+        alone |= {name: tensors[name][..., further : further + padded] for name in ("RowLSE", "RowD")}
+        alone |= {name: tensors[name][None, :, q:end_q] for name in ("LSE", "dLSE") if name in tensors}
+        compute_gradients_of(tensors | alone, variant, end_q - q)
+
+
+def compute_gradients_of(tensors: dict[str, Any], variant: Variant, seq_q: int) -> None:
+    """Computes gradients of a batch of so many queries, and stores LSE and D of them, or compares both."""
     q, k, v, grad = (tensors[name] for name in ("Q", "K", "V", "dO"))
     if variant.loop == "dq":
         output, lse = tensors["O"].float(), tensors["LSE"]
@@ -127,7 +172,8 @@ def compute_gradients(tensors: dict[str, Any], variant: Variant) -> None:
             tensors[name].fill_(padding)[..., :seq_q] = fact
     lse, d = tensors["RowLSE"], tensors["RowD"]
     assert lse[..., seq_q:].isposinf().all() and not d[..., seq_q:].any() and not lse.isneginf().any()
-    options: Any = {"mask": variant.mask, "scale": tensors["softmax_scale"], "precise": False}
+    options: Any = {"mask": mask_of(tensors, variant), "scale": tensors["softmax_scale"], "precise": False}
+    options |= {"softcap": tensors["softcap"]} if "softcap" in variant.optional else {}
     for name, gradient in gradients_from(lse[..., :seq_q] / LOG2_E, d[..., :seq_q], q, k, v, grad, **options).items():
         if name in tensors:
             tensors[name].copy_(gradient)

@@ -10,12 +10,21 @@ float __uint_as_float(unsigned bits) { return __int_as_float(int(bits)); }
 #include "row_facts.h"
 
 constexpr int ROWS = 64;
+// How far apart rows of O and of dO lie, if the device function is told.
+#ifdef STRIDES
+constexpr int APART[] = {STRIDES};
+#define BEHIND , APART[0], APART[1]
+#else
+constexpr int APART[] = {0, 0};
+#define BEHIND
+#endif
 
 template <int columns> void of_rows(int rows) {
   std::mt19937 random(rows);
   std::normal_distribution<float> normal;
-  // Behind the last row lies what must not be read.
-  std::vector<uint16_t> o(ROWS * columns, 0x7fc0), g(ROWS * columns, 0x7fc0);
+  // Behind the last row, and between rows, lies what must not be read.
+  constexpr int apart_o = APART[0] ? APART[0] : columns, apart_g = APART[1] ? APART[1] : columns;
+  std::vector<uint16_t> o(ROWS * apart_o, 0x7fc0), g(ROWS * apart_g, 0x7fc0);
   std::vector<float> lse(ROWS, NAN), d_lse(ROWS, NAN), row_lse(ROWS, -7), row_d(ROWS, -7), of_lanes(THREADS * 4);
   const auto bf16 = [&] { const float x = normal(random); unsigned u; std::memcpy(&u, &x, 4); return uint16_t(u >> 16); };
   const auto number = [](uint16_t bits) { return double(__int_as_float(int(bits) << 16)); };
@@ -23,7 +32,7 @@ template <int columns> void of_rows(int rows) {
     lse[row] = row % 5 == 3 ? -INFINITY : 40 * normal(random);
     // A row without an LSE has no gradient of it.
     d_lse[row] = row % 5 == 3 ? NAN : 9 * normal(random);
-    for (int column = 0; column < columns; ++column) o[row * columns + column] = bf16(), g[row * columns + column] = bf16();
+    for (int column = 0; column < columns; ++column) o[row * apart_o + column] = bf16(), g[row * apart_g + column] = bf16();
   }
   kernel = [&] {
     float* own = &of_lanes[4 * threadIdx.x];
@@ -31,7 +40,7 @@ template <int columns> void of_rows(int rows) {
 #ifdef WITH_D_LSE
                                           d_lse.data(),
 #endif
-                                          rows);
+                                          rows BEHIND);
   };
   run_block();
   double worst = 0;
@@ -39,7 +48,7 @@ template <int columns> void of_rows(int rows) {
   for (int row = 0; row < ROWS; ++row) {
     double d = 0;
     for (int column = 0; column < columns && row < rows; ++column)
-      d += number(o[row * columns + column]) * number(g[row * columns + column]);
+      d += number(o[row * apart_o + column]) * number(g[row * apart_g + column]);
 #ifdef WITH_D_LSE
     if (row < rows && lse[row] != -INFINITY) d -= d_lse[row];
 #endif

@@ -18,6 +18,8 @@ import pytest
 from tiers import sampled
 
 from tl_attention.compiler.toolchain import host_compiler
+from tl_attention.kernels.backward.packed import LIST_SEQUENCES
+from tl_attention.kernels.shared.device_code import DeviceCode
 from tl_attention.kernels.warp_specialized.device_code import LIST_TILES, TIME_OF_TILES
 from tl_attention.problem.mask import INTEGERS, Mask, ceildiv, sides
 from tl_attention.problem.packed import (
@@ -26,6 +28,7 @@ from tl_attention.problem.packed import (
     MERGE_LISTED,
     MOST_TILES,
     QUERY_WORDS,
+    SEQUENCE,
     TILE_WORDS,
     TURNS_FROM,
     UNEVEN,
@@ -70,9 +73,12 @@ SEEDS = range(100)
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiles the kernels for the host."""
-    folder = tmp_path_factory.mktemp("listing")
-    (folder / "list_tiles.h").write_text(TIME_OF_TILES.text + LIST_TILES.text)
+    return compiled(tmp_path_factory.mktemp("listing"), LIST_TILES)
+
+
+def compiled(folder: Path, listing: DeviceCode) -> Path:
+    """Compiles the kernels for the host, with this device code."""
+    (folder / "list_tiles.h").write_text(TIME_OF_TILES.text + listing.text)
     lists = ", ".join(kernel.template for kernel in KERNELS)
     compiler = [host_compiler() or "c++", "-std=c++20", "-O1", f"-I{folder}", f"-DLIST_KERNELS={lists}"]
     subprocess.run([*compiler, Path(__file__).with_name("list_on_host.cpp"), "-o", folder / "run"], check=True)
@@ -283,6 +289,23 @@ def test_each_row_tile_is_listed_once_or_its_parts(seed: int, program: Path) -> 
         own, found = found[: problem.words + len(UNTOUCHED)], found[problem.words + len(UNTOUCHED) :]
         split += check(problem, own)
     assert not found.size and split > 2
+
+
+def test_a_list_for_gradients_also_names_the_sequence_of_each_tile(program: Path, tmp_path: Path) -> None:
+    rng = random.Random(3)
+    of_gradients, named = compiled(tmp_path, LIST_SEQUENCES), 0
+    for problem in (problem for problem in (drawn(rng) for _ in range(150)) if not problem.kernel.splits):
+        given = np.array(problem.numbers(), dtype=np.int32).tobytes()
+        runs = (subprocess.run([run], input=given, check=True, capture_output=True) for run in (program, of_gradients))
+        plain, found = (np.frombuffer(run.stdout, dtype=np.int32) for run in runs)
+        count = plain[0] + (plain[0] - plain[FEW]) * (plain[TURNS_FROM] > 0)
+        assert found[:TILE_WORDS].tolist() == plain[:TILE_WORDS].tolist()
+        entries, others = (x[TILE_WORDS : TILE_WORDS * (count + 1)].reshape(-1, TILE_WORDS) for x in (found, plain))
+        assert entries[:, :SEQUENCE].tolist() == others[:, :SEQUENCE].tolist()
+        for entry in entries.tolist():
+            assert problem.places[entry[SEQUENCE]] == Place(*entry[1:5])
+            named += entry[SEQUENCE] > 0
+    assert named > 100
 
 
 def check(problem: Packing, own: np.ndarray) -> bool:

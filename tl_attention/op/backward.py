@@ -118,18 +118,19 @@ def _new_shape(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> GradShape:
 
 def dense(
     given: Saved, sinks: Tensor | None, d_lse: Tensor | None = None, *, causal: bool, scale: float | None,
-    window_size: Sequence[int], layout: str, backward: Sequence[str] | None = None,
+    window_size: Sequence[int], layout: str, backward: Sequence[str] | None = None, **features: float,
 ) -> Gradients:  # fmt: skip
     """Returns the gradients of `attention`'s q, k, v and sinks, with 0 for queries that see no key.
 
     Tensors are in the layout of the call. `sinks` are None if no gradient of them is needed, though the LSE has them.
-    `backward` has the texts of a pair of schedules. `d_lse` is the LSE's gradient, which only a pair takes.
+    `backward` has the texts of a pair of schedules. `d_lse` is the LSE's gradient, and `features` are those that change
+    scores, by word, which only a pair takes.
     """
     if layout != BHSD:
         given = given.but(_swapped)
     if backward is not None:
         mask = masked(causal, (window_size[0], window_size[1]))
-        *found, products = pair.gradients(backward, given, d_lse, mask, scale)
+        *found, products = pair.gradients(backward, given, d_lse, mask, scale, **features)
         dq, dk, dv = found if layout == BHSD else map(_swapped, found)
         # A row with neither a key nor a sink has an LSE of -inf, and no weights.
         lse = given.lse.masked_fill(given.lse.isneginf(), float("inf"))
@@ -176,7 +177,8 @@ def _of_rows_with_keys(given: Saved, shape: GradShape, scale: float | None) -> t
 
 def packed(
     given: Saved, sinks: Tensor | None, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
-    *, causal: bool, scale: float | None, window_size: Sequence[int],
+    d_lse: Tensor | None = None, *, causal: bool, scale: float | None, window_size: Sequence[int],
+    backward: Sequence[str] | None = None, **features: float,
 ) -> Gradients:  # fmt: skip
     """Returns the gradients of `attention_varlen`'s q, k, v and sinks, as `dense` does of `attention`'s.
 
@@ -186,17 +188,24 @@ def packed(
     if 0 in (q.shape[0], q.shape[1], k.shape[0], cu_seqlens_q.shape[0] - 1):
         dq, dk, dv = map(torch.zeros_like, (q, k, v))
         return dq, dk, dv, None if sinks is None else torch.zeros_like(sinks)
-    # It takes the LSE of a row without keys for +inf, so that every exponential is 0.
-    of_rows = lse.masked_fill(lse.isneginf(), float("inf"))
-    mask, offsets, longest = masked(causal, window_size), (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
-    gradients = aten.flash2(given._replace(lse=of_rows), mask, scale, offsets, longest)
-    unused, without_queries = _unused(cu_seqlens_q, q), _unused(cu_seqlens_k, k)
-    dq, dk, dv = (x.masked_fill_(of, 0) for x, of in zip(gradients, (unused, without_queries, without_queries)))
-    dq.masked_fill_(of_rows.isposinf().t()[..., None], 0)
+    mask, offsets = masked(causal, (window_size[0], window_size[1])), (cu_seqlens_q, cu_seqlens_k)
+    if backward is not None:
+        dq, dk, dv = pair.packed_gradients(backward, given, d_lse, mask, scale, offsets, **features)
+        if sinks is None:
+            return dq, dk, dv, None
+    # FlashAttention-2 takes the LSE of a row without keys for +inf, so that every exponential is 0.
+    of_rows, unused = lse.masked_fill(lse.isneginf(), float("inf")), _unused(cu_seqlens_q, q)
+    if backward is None:
+        without_queries = _unused(cu_seqlens_k, k)
+        gradients = aten.flash2(given._replace(lse=of_rows), mask, scale, offsets, (max_seqlen_q, max_seqlen_k))
+        dq, dk, dv = (x.masked_fill_(of, 0) for x, of in zip(gradients, (unused, without_queries, without_queries)))
+        dq.masked_fill_(of_rows.isposinf().t()[..., None], 0)
     if sinks is None:
         return dq, dk, dv, None
     # What such rows have in memory is nobody's.
     products = (grad.float() * output).sum(dim=2).masked_fill_(unused[..., 0], 0).t()
+    if d_lse is not None:
+        products = products - d_lse.masked_fill(unused[..., 0].t(), 0)
     return dq, dk, dv, _of_sinks(sinks, of_rows.masked_fill(unused[..., 0].t(), float("inf")), products)
 
 

@@ -93,7 +93,7 @@ class Batch:
     def lacks_gradient(self, call: Call, mask: Mask) -> tuple[str, str] | None:
         """Returns words for an error if there is no gradient under the mask, else None."""
         seq_q, seq_kv = (self.canonical(x).shape[2] for x in call[:2])
-        if masks_alike(mask, seq_q, seq_kv):
+        if call.backward is not None or masks_alike(mask, seq_q, seq_kv):
             return None
         return (
             f"window_size {tuple(call.window_size)}, {seq_q} queries and {seq_kv} keys",

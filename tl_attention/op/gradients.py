@@ -32,7 +32,7 @@ def check_has_gradient(call: Call, mask: Mask) -> None:
     """Raises InputError for features without a gradient, or a mask that the backward lacks. It computes any scale."""
     for feature, value in zip(INPUTS, call.values):
         is_asked = bool(value) if feature.is_number else value is not None
-        if is_asked and not feature.has_gradient:
+        if is_asked and not feature.has_gradient and call.backward is None:
             what = f"{feature.word} {value}" if feature.is_number else feature.words
             raise forward_only(what, f"without {feature.words}")
     if lacking := call.where.lacks_gradient(call, mask):

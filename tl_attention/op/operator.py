@@ -71,11 +71,12 @@ def call_operator(call: Call) -> Result:
 def options_of_gradient(call: Call, scale: float | None) -> dict[str, Any]:
     """Returns what the gradients of a call need beside tensors."""
     options = {"causal": call.causal, "scale": scale, "window_size": call.window_size} | _pair_of(call)
+    options |= {INPUTS[place].word: call.values[place] for place in NUMBERS if call.values[place]}
     return options | call.where.operator_options | call.where.longest
 
 
 def _pair_of(call: Call) -> dict[str, Any]:
-    """Returns the option that names a call's pair of schedules, if it has one: packed sequences have no such option."""
+    """Returns the option that names a call's pair of schedules, if it has one."""
     return {} if call.backward is None else {"backward": texts_of(call.backward)}
 
 
@@ -89,7 +90,7 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
     name, of_gradient = f"tl_attention::{kind.operator}", kind.operator.replace("forward", "backward")
     _register(
         f"tl_attention::{of_gradient}(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, Tensor? sinks, "
-        f"{kind.gradient_schema}*, bool causal, float? scale, int[2] window_size{layout and f', {layout}'}) "
+        f"{kind.gradient_schema}*, bool causal, float? scale, int[2] window_size{layout and f', {layout}'}, {FLOATS.removesuffix(', ')}) "
         "-> (Tensor, Tensor, Tensor, Tensor)",
         *(_gradients_without_data, _all_tensors(compute), _no_second),
     )

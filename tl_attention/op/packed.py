@@ -177,12 +177,13 @@ class Packed(PackedArguments):
     # --- for the operator and gradients ---
 
     operator = "forward_varlen"
-    gradient_schema = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k, "
-    schema = f"{gradient_schema}Tensor? seqused_q=None, Tensor? seqused_k=None, "
-    flag, layout_option = "zero_unused", ""
+    sequences_schema = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k, "
+    gradient_schema = f"{sequences_schema}Tensor? d_lse=None, "
+    schema = f"{sequences_schema}Tensor? seqused_q=None, Tensor? seqused_k=None, "
+    flag, layout_option = "zero_unused", "str[]? backward=None"
     # PyTorch has no gradient of an operator with tensors among its options.
     behind = "Tensor? block_table=None, "
-    options_schema = "SymInt page_size=0, SymInt page_rows=0, SymInt pages=0, "
+    options_schema = f"SymInt page_size=0, SymInt page_rows=0, SymInt pages=0, {layout_option}, "
 
     @property
     def operator_options(self) -> dict[str, Any]:
@@ -224,7 +225,7 @@ class Packed(PackedArguments):
             return "block_table", "with keys that lie one behind the other"
         if self.seqused_q is not None or self.seqused_k is not None:
             return "seqused", "with sequences cut to their used rows"
-        if packed_masks_alike(mask, self.max_seqlen_k):
+        if call.backward is not None or packed_masks_alike(mask, self.max_seqlen_k):
             return None
         instead = "with a right side that is closed, and shorter than max_seqlen_k"
         return f"window_size {tuple(call.window_size)}", instead

@@ -6,8 +6,9 @@ the kernel of dK and dV reads. No two threads add to one number in memory, so th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,9 +22,10 @@ from tl_attention.op.aten import Saved
 from tl_attention.op.call import Call
 from tl_attention.op.in_memory import ALIGNMENT
 from tl_attention.op.plan import NAMED
-from tl_attention.problem.features import INPUTS
-from tl_attention.problem.mask import Mask, ceildiv, fitted, is_window
-from tl_attention.problem.variant import Variant
+from tl_attention.problem.features import BY_WORD, INPUTS
+from tl_attention.problem.mask import WINDOW, Mask, ceildiv, fitted, is_window, shortened
+from tl_attention.problem.packed import words_of_list
+from tl_attention.problem.variant import OFFSETS, Variant
 from tl_attention.schedule.files.named import Named, resolve
 from tl_attention.schedule.schedule import Schedule
 
@@ -31,6 +33,8 @@ from tl_attention.schedule.schedule import Schedule
 LOOPS = ("dq", "dkdv")
 # What a kernel of dQ takes if the LSE has a gradient; it leaves D less that for the other kernel.
 WITH_D_LSE = frozenset({"dLSE"})
+# Tensors of packed sequences have no batch.
+PACKED_DIMENSIONS = 3
 
 
 def texts_of(given: object) -> tuple[str, ...]:
@@ -61,43 +65,61 @@ def pair_of(texts: Sequence[str]) -> list[Named]:
 
 def check_serves(call: Call, mask: Mask) -> None:
     """Raises InputError if the call's pair does not compute its gradients. Lengths may be symbols."""
-    # One more score, such as a sink, only enters the LSE, which is given.
-    asked = ((f, value) for f, value in zip(INPUTS, call.values) if f.changes_scores)
-    features = frozenset(f.name for f, value in asked if (bool(value) if f.is_number else value is not None))
     tensors = [call.where.canonical(x) for x in call[:3]]
-    for named, variant in _variants(pair_of(texts_of(call.backward)), tensors, mask, features):
+    for named, variant in _variants(pair_of(texts_of(call.backward)), tensors, mask, optional_of(call)):
         try:
             lowering_of(named.schedule).check_variant(named.schedule, variant)
         except ScheduleRefused as refusal:
             raise named.refused(refusal) from None
 
 
+def optional_of(call: Call) -> frozenset[str]:
+    """Returns the optional parameters of the kernels that compute a call's gradients.
+
+    One more score, such as a sink, only enters the LSE, which is given.
+    """
+    asked = ((f, value) for f, value in zip(INPUTS, call.values) if f.changes_scores)
+    changing = frozenset(f.name for f, value in asked if (bool(value) if f.is_number else value is not None))
+    return changing | (WITH_D_LSE if call.return_lse else frozenset())
+
+
 def _variants(
     pair: Sequence[Named], tensors: Sequence[Tensor], mask: Mask, features: frozenset[str] = frozenset()
 ) -> list[tuple[Named, Variant]]:
-    """Returns the schedules with the variants of their kernels for q, k and v, (batch, heads, seq, head_dim)."""
+    """Returns the schedules with the variants of their kernels for q, k and v.
+
+    These are (batch, heads, seq, head_dim), or packed (rows, heads, head_dim).
+    """
     q, k, v = tensors
-    mask = fitted(mask, q.shape[2], k.shape[2]) if is_window(mask) else mask
+    packed, mask = q.dim() == PACKED_DIMENSIONS, _fitted(mask, q, k).runtime
     group, strided = max(1, int(q.shape[1]) // max(1, int(k.shape[1]))), not all(x.is_contiguous() for x in tensors)
-    sizes = int(q.shape[3]), str(q.dtype).removeprefix("torch."), mask, int(v.shape[3])
+    sizes = int(q.shape[-1]), str(q.dtype).removeprefix("torch."), mask, int(v.shape[-1])
+    asked: dict[str, Any] = {"group": group, "strided": strided, "packed": packed}
     optional = (features, features - WITH_D_LSE)
-    variants = (
-        Variant(*sizes, optional=asked, group=group, strided=strided, loop=loop)
-        for loop, asked in zip(LOOPS, optional, strict=True)
-    )
-    return list(zip(pair, variants))
+    of_loops = zip(LOOPS, optional, strict=True)
+    return list(zip(pair, (Variant(*sizes, optional=of, **asked, loop=loop) for loop, of in of_loops)))
+
+
+def _fitted(mask: Mask, q: Tensor, k: Tensor) -> Mask:
+    """Returns the mask as kernels have it for tensors that `_variants` describes."""
+    if not is_window(mask):
+        return mask
+    if q.dim() != PACKED_DIMENSIONS:
+        return fitted(mask, q.shape[2], k.shape[2])
+    # How long the longest of packed sequences is, is not known.
+    return shortened(mask, q.shape[0] + k.shape[0])
 
 
 def kernels(
-    texts: Sequence[str], tensors: Sequence[Tensor], mask: Mask, has_d_lse: bool
+    texts: Sequence[str], tensors: Sequence[Tensor], mask: Mask, optional: frozenset[str] = frozenset()
 ) -> list[tuple[Schedule, Variant, CompiledKernel]]:
-    """Returns the pair's schedules, variants and compiled kernels for q, k and v, (batch, heads, seq, head_dim).
+    """Returns the pair's schedules, variants and compiled kernels for q, k and v, which `_variants` describes.
 
-    They are compiled once in a process, to take the LSE's gradient if there is one. Raises InputError for another GPU's
+    They are compiled once in a process, and take these `optional` parameters. Raises InputError for another GPU's
     tensors, and for what is not proved.
     """
     arch, found = checks.checked_card(tensors[0].device).arch, []
-    for named, variant in _variants(pair_of(texts), tensors, mask, WITH_D_LSE if has_d_lse else frozenset()):
+    for named, variant in _variants(pair_of(texts), tensors, mask, optional):
         variant = replace(variant, arch=arch)
         try:
             found.append((named.schedule, variant, compiled.kernel_of(named.schedule, variant)))
@@ -107,34 +129,79 @@ def kernels(
 
 
 def gradients(
-    texts: Sequence[str], given: Saved, d_lse: Tensor | None, mask: Mask, scale: float | None
+    texts: Sequence[str], given: Saved, d_lse: Tensor | None, mask: Mask, scale: float | None, **features: float
 ) -> list[Tensor]:
     """Returns the gradients of q, k and v by a pair's kernels, and D. Tensors are (batch, heads, seq, head_dim).
 
     Gradients are contiguous, and 0 of rows that see no key. D is fp32 (batch, heads, seq_q) as the LSE and its gradient
-    `d_lse`: each row's sum of dO * O, less `d_lse` but for rows with an LSE of -inf.
+    `d_lse`: each row's sum of dO * O, less `d_lse` but for rows with an LSE of -inf. `features` are those that change
+    scores, by word.
     """
-    grad, q, k, v, output, lse = given.but(_readable)
-    batch, heads, seq_q, head_dim = q.shape
+    given = given.but(_readable)
+    _, q, k, v, _, lse = given
+    batch, heads, seq_q, _ = q.shape
     if 0 in (batch, heads, seq_q, k.shape[2]):
         d = torch.zeros_like(lse) if d_lse is None else d_lse.neg().masked_fill(lse.isneginf(), 0)
         return [*(torch.zeros_like(x) for x in (q, k, v)), d]
     found = [torch.empty_like(x) for x in (q, k, v)]
-    row_lse, row_d = lse.new_empty((2, batch, heads, ceildiv(seq_q, PADDED_ROWS) * PADDED_ROWS))
+    rows = lse.new_empty((2, batch, heads, ceildiv(seq_q, PADDED_ROWS) * PADDED_ROWS))
+    _launch(texts, given, d_lse, found, rows, mask, scale, features)
+    return [*found, rows[1][..., :seq_q]]
+
+
+def packed_gradients(
+    texts: Sequence[str], given: Saved, d_lse: Tensor | None, mask: Mask, scale: float | None,
+    offsets: tuple[Tensor, Tensor], **features: float,
+) -> list[Tensor]:  # fmt: skip
+    """Returns the gradients of q, k and v of packed sequences by a pair's kernels. None of the tensors is empty.
+
+    Tensors are (rows, heads, head_dim), and the LSE is (heads, rows), as `attention_varlen` has them. Rows that are no
+    sequence's have gradients of 0. `offsets` say where queries and keys of sequences begin.
+    """
+    given = given.but(_readable_rows)
+    _, q, k, v, _, lse = given
+    (total_q, heads, _), sequences = q.shape, offsets[0].shape[0] - 1
+    found = [x.new_zeros(x.shape) for x in (q, k, v)]
+    # Numbers of rows are 0 for a sequence without queries, of which the kernel of dQ has no tile.
+    rows = lse.new_zeros((2, 1, heads, (ceildiv(total_q, PADDED_ROWS) + sequences) * PADDED_ROWS))
+    _launch(texts, given, d_lse, found, rows, mask, scale, features, offsets)
+    return found
+
+
+def _launch(
+    texts: Sequence[str], given: Saved, d_lse: Tensor | None, found: Sequence[Tensor], rows: Tensor, mask: Mask,
+    scale: float | None, features: Mapping[str, float], offsets: tuple[Tensor, ...] = (),
+) -> None:  # fmt: skip
+    """Launches a pair's kernels, which write the gradients `found`, and LSE and D of rows to `rows`."""
+    grad, q, k, v, output, lse = given
+    changing = {BY_WORD[word].name: value for word, value in features.items() if value}
     arguments = {
-        "Q": q, "K": k, "V": v, "dO": grad, "O": output, "LSE": lse.contiguous(), "RowLSE": row_lse, "RowD": row_d,
-        "dLSE": None if d_lse is None else _readable(d_lse), "softmax_scale": head_dim**-0.5 if scale is None else scale, **dict(zip(("dQ", "dK", "dV"), found)),
+        "Q": q, "K": k, "V": v, "dO": grad, "O": output, "LSE": lse.contiguous(), "RowLSE": rows[0], "RowD": rows[1],
+        "dLSE": None if d_lse is None else d_lse.contiguous(), **dict(zip(("dQ", "dK", "dV"), found)), **changing,
+        "softmax_scale": q.shape[-1] ** -0.5 if scale is None else scale, **_fitted(mask, q, k).values(WINDOW),
     }  # fmt: skip
-    sms = compiled.sms_of(q.device)
+    # Used lengths as long as the offsets stand for none.
+    arguments |= zip((parameter.name for parameter in OFFSETS), offsets * 2)
+    sms, asked = compiled.sms_of(q.device), {*changing, *([] if d_lse is None else WITH_D_LSE)}
     with torch.cuda.device(q.device):
-        for schedule, variant, kernel in kernels(texts, (q, k, v), mask, d_lse is not None):
+        for schedule, variant, kernel in kernels(texts, (q, k, v), mask, frozenset(asked)):
             arguments["workers"] = schedule.kernel.workers(sms)
+            if offsets:
+                total = (q if schedule.table.rows == "queries" else k).shape[0]
+                arguments["Tiles"] = words_of_list(total, offsets[0].shape[0] - 1, schedule.block_M)
             kernel.launch(*(arguments[parameter.name] for parameter in parameters_of(schedule, variant)))
-    return [*found, row_d[..., :seq_q]]
 
 
 def _readable(x: Tensor) -> Tensor:
     """Returns a tensor as the kernels read it: a copy unless it is contiguous and aligned."""
     if x.is_contiguous() and not x.data_ptr() % ALIGNMENT:
+        return x
+    return torch.empty_like(x, memory_format=torch.contiguous_format).copy_(x)
+
+
+def _readable_rows(x: Tensor) -> Tensor:
+    """Returns a tensor of packed sequences as the kernels read it: a copy unless each row of a head is aligned."""
+    unit, (row, head, column) = ALIGNMENT // x.element_size(), x.stride()
+    if column == 1 and row and head and not (row % unit or head % unit or x.data_ptr() % ALIGNMENT):
         return x
     return torch.empty_like(x, memory_format=torch.contiguous_format).copy_(x)

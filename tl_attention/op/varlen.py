@@ -8,7 +8,7 @@ from typing import Any, Literal, Unpack, overload
 from torch import Tensor
 
 from tl_attention.op.attend import first_call
-from tl_attention.op.call import NO_WINDOW, Call, Keywords, Result, made, values_of
+from tl_attention.op.call import NO_WINDOW, Call, Keywords, Pair, Result, made, values_of
 from tl_attention.op.packed import Packed
 from tl_attention.op.pages import pages_of
 from tl_attention.op.run import run
@@ -24,6 +24,7 @@ class VarlenOptions(Keywords, total=False):
     block_table: Tensor | None
     zero_unused: bool
     check: bool
+    backward: Pair | None
 
 
 @overload
@@ -62,6 +63,7 @@ def attention_varlen(
     zero_unused: bool = False,
     check: bool = False,
     invariant: bool | None = None,
+    backward: Pair | None = None,
     **features: Any,
 ) -> Result:
     """Computes softmax(scale q k^T) v for each of many sequences of any lengths, which lie one behind the other.
@@ -92,6 +94,7 @@ def attention_varlen(
             that are not named are not read. There is no gradient.
         zero_unused: set rows that are no sequence's to 0, and their LSE to -inf; otherwise they are left as they are.
         check: check the contents of offsets and used lengths.
+        backward: a pair (dq, dkdv) of schedules, as for `attention`; here they serve strided tensors, too.
 
     Under torch.compile and torch.export the call is the operator `torch.ops.tl_attention.forward_varlen`, which takes
     neither `out` nor a Schedule nor `check`. Gradients of q, k, v and sinks come from PyTorch's FlashAttention-2. There
@@ -110,5 +113,5 @@ def attention_varlen(
     where = made(Packed, (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, pages, None))
     return run(made(Call, (
         q, k, v, where, values, out, schedule, scale,
-        causal, window_size, return_lse, invariant, False, zero_unused, check, True, None,
+        causal, window_size, return_lse, invariant, False, zero_unused, check, True, backward,
     )), first_call)  # fmt: skip

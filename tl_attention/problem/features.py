@@ -75,12 +75,12 @@ class Parameter:
 
     @property
     def for_packed(self) -> Parameter:
-        """Returns the parameter as a kernel of packed sequences takes it, without a batch.
+        """Returns the parameter as a kernel of packed sequences takes it, without a batch unless its rows are padded.
 
         A tensor with columns is (rows, heads, columns). Results of parts are rows of tiles. The main kernel takes the
         merged tensors too, because results of sequences that are not split go there.
         """
-        dims = tuple(dim for dim in self.dims if dim != "batch")
+        dims = tuple(dim for dim in self.dims if dim != "batch" or "rows" in self.dims)
         if "results" in dims:
             dims = (dims[0], *dims[3:])
         elif self.has_columns:

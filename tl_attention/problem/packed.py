@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # queries of split sequences, the most parts of one, and where the list of these queries begins. Behind these stand
 # the first of the heads that take turns, tile by tile, and how many entries are of sequences of few queries.
 TILE_WORDS, TURNS_FROM, FEW = 8, 5, 6
+# The word of an entry that names its sequence in lists for gradients, whose tiles have all keys.
+SEQUENCE = 7
 # A query of a split sequence has these: its row of the output, the first of its tile's places, the number of parts, and
 # its number in the tile.
 QUERY_WORDS = 4
@@ -55,6 +57,12 @@ class PackedSizes(NamedTuple):
     seq_q: int  # of all sequences together
     seq_kv: int  # likewise
     spans: tuple[SequenceSpan, ...]
+
+    @property
+    def exchanged(self) -> PackedSizes:
+        """Returns the sizes with queries in the place of keys, and keys in that of queries."""
+        spans = tuple(SequenceSpan(*of[2:], *of[:2]) for of in self.spans)
+        return self._replace(seq_q=self.seq_kv, seq_kv=self.seq_q, spans=spans)
 
     @classmethod
     def of(cls, heads: int, lengths: Sequence[tuple[int, int]], gap: int) -> PackedSizes:

@@ -20,6 +20,11 @@ class Sizes(NamedTuple):
     seq_q: int
     seq_kv: int
 
+    @property
+    def exchanged(self) -> Self:
+        """Returns the sizes with queries in the place of keys, and keys in that of queries."""
+        return self._replace(seq_q=self.seq_kv, seq_kv=self.seq_q)
+
 
 # Where packed sequences begin and end, how many rows of each count, and room for the list of tiles that the launch
 # makes from that. A tensor of used lengths that is as long as the offsets stands for none.
@@ -65,7 +70,8 @@ KERNEL_PARAMETERS = (
 )
 
 
-# By loop. LSE and D of rows come from the kernel of dQ, for a multiple of 128 rows, to that of dK and dV.
+# By loop. LSE and D of rows come from the kernel of dQ, for a multiple of 128 rows, to that of dK and dV. Of packed
+# sequences they have a batch of 1, in which each sequence lies 128 rows further behind the one before.
 OF_QUERIES, OF_KEYS = ("batch", "heads", "seq_q"), ("batch", "heads_kv", "seq_kv")
 _SCALARS = (
     Parameter("softmax_scale", "scalar", dtype="float32"),
@@ -84,6 +90,7 @@ GRADIENT_PARAMETERS = {
         *(Parameter(name, "output", ("batch", "heads", "rows"), "float32") for name in ("RowLSE", "RowD")),
         Parameter("dQ", "output", (*OF_QUERIES, "head_dim")),
         *_SCALARS,
+        *OFFSETS,
     ),
     "dkdv": (
         *_INPUTS,
@@ -91,6 +98,7 @@ GRADIENT_PARAMETERS = {
         Parameter("dK", "output", (*OF_KEYS, "head_dim")),
         Parameter("dV", "output", (*OF_KEYS, "head_dim_v")),
         *_SCALARS,
+        *OFFSETS,
     ),
 }
 

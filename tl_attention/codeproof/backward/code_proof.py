@@ -21,11 +21,13 @@ class GradientProof(RolesProof):
 
     @cached_property
     def roles(self) -> GradientRoles:
-        return GradientRoles.of(self.schedule, self.program, group=self.code.variant.some_group)
+        variant = self.code.variant
+        return GradientRoles.of(self.schedule, self.program, variant.packed, variant.some_group)
 
     def check_code(self) -> None:
+        super().check_code()
         # The lowering has proved tiles of one head and of two.
-        if self.roles.members > 2:
+        if self.roles.members > 2 and not self.roles.packed:
             self.roles.prove()
 
     @cached_property
@@ -73,8 +75,7 @@ class GradientProof(RolesProof):
 
     def sizes(self) -> Iterator[Any]:
         for sizes in super().sizes():
-            exchanged = sizes._replace(seq_q=sizes.seq_kv, seq_kv=sizes.seq_q)
-            yield sizes if self.rows_are_queries else exchanged
+            yield sizes if self.rows_are_queries else sizes.exchanged
 
     @property
     def results(self) -> dict[str, str]:

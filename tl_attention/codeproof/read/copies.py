@@ -250,14 +250,24 @@ def _row_facts(match: re.Match[str], declared: Declarations) -> Effect:
     # That each row is read and stored once is in the text of the device function, which is compared to the letter.
     # Which registers of the two variables are a row's is for the numbers to show.
     columns, dtype, lse, d, rest = match.groups()
-    *places, rows = arguments(rest)
-    found = [IN_GLOBAL.match(text) for text in places]
-    if not all(found) or any(declared.registers.get(name) != LSE_BYTES for name in (lse, d)) or lse == d:
+    given = arguments(rest)
+    places = [place for place in map(IN_GLOBAL.match, given) if place]
+    rows, *strides = given[len(places) :] or [""]
+    # Rows of O and of dO lie one behind the other, or as far apart as is said.
+    apart = dict(zip(("output_stride", "grad_stride"), strides or (columns, columns)))
+    of_rows = all(declared.registers.get(name) == LSE_BYTES for name in (lse, d)) and lse != d
+    if (
+        not of_rows
+        or len(apart) != len(strides or apart)
+        or not rows
+        or not all(map(IN_GLOBAL.match, given[: len(places)]))
+    ):
         raise SyntaxError(f"LSE and D of a form that is not known: {match.string[:80]!r}")
-    names = tuple(place[1] for place in found if place)
-    elements = {place[1]: declared.expression(place[2]) for place in found if place}
+    names = tuple(place[1] for place in places)
+    elements = {place[1]: declared.expression(place[2]) for place in places}
     form = {"tensors": names, "columns": int(columns), "dtype": DTYPES[dtype]}
-    return recorder(ROW_FACTS, "", rows=declared.expression(rows), **elements, **form)
+    numbers = {name: declared.expression(text) for name, text in ({"rows": rows} | apart).items()}
+    return recorder(ROW_FACTS, "", **numbers, **elements, **form)
 
 
 def _put(match: re.Match[str], declared: Declarations) -> Effect:

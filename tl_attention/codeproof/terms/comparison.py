@@ -15,7 +15,7 @@ from tl_attention.codeproof.terms.facts import Facts
 from tl_attention.codeproof.terms.run import BRANCH, END, LEAVE, LOOP, OTHERWISE, TILES, facts_of
 from tl_attention.codeproof.terms.term import is_not_negative, term
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.kernels.backward.roles import OF_FACTS, ROW_FACTS
+from tl_attention.kernels.backward.roles import OF_FACTS, ROW_FACTS, STRIDED
 from tl_attention.program.events import AnyOrder, Event, Expected, Maybe, Repeat, Where
 
 # What the numbers of an event's place are, by how many they are.
@@ -27,7 +27,14 @@ PLACES: dict[int, tuple[str, ...]] = {
     4: ("first element", "number of rows", "distance of rows", "distance of heads"),
 }
 # The same for kinds of events with places of their own: what a tile is taken from, and what has LSE and D of rows.
-OF_KINDS = {"take": ("entry", "head"), ROW_FACTS: ("number of rows", *(f"element of {name}" for name in OF_FACTS))}
+OF_KINDS = {
+    "take": ("entry", "head"),
+    ROW_FACTS: (
+        "number of rows",
+        *(f"distance of {name}" for name in STRIDED),
+        *(f"place of {name}" for name in OF_FACTS),
+    ),
+}
 
 
 class RowConditions(NamedTuple):

@@ -61,6 +61,8 @@ class RowTile:
     split: Value = 0
     # Of keys in pages: by how many rows a key is behind where it were if pages lay in the order of the block table.
     page_shift: Callable[[Value], Value] | None = None
+    # Of packed sequences: numbers of rows that are padded, such as LSE for gradients, lie so many rows further.
+    further: Value | None = None
     # Of keys as rows: which of the heads of Q that share the tile's head.
     member: int | None = None
 
@@ -130,6 +132,11 @@ class RowTile:
         rows = [row + box for box in range(0, self.cut.block_N, self.cut.variant.key_box)]
         found = [(row + shift, head, batch + shift) for row, shift in zip(rows, map(self.page_shift, rows))]
         return tuple(itertools.chain(*found))
+
+    def of_numbers(self, place: tuple[Value, Value, Value]) -> tuple[Value, Value, Value]:
+        """Returns where the numbers of rows lie that belong to rows at this (row, head, batch)."""
+        row, head, batch = place
+        return (row, head, batch) if self.further is None else (row + self.further, head, 0)
 
     def copied_rows(self, tensor: str, block: Value | None = None) -> tuple[Value, Value]:
         """Returns (first element, number of rows from there to the tensor's end) of a KV block, or of Q's row tile."""

@@ -87,6 +87,7 @@ def packed_tensors(
 
     Tensors with columns are (rows, heads, columns), in which all heads of a row lie together, unless their strides of a
     head and a row are given. The LSE is (heads, rows). Results of parts are rows of tiles, `box` of each of its heads.
+    Numbers of rows that are padded have a batch.
     """
     tensors = {}
     for n, p in enumerate(parameters):
@@ -98,7 +99,9 @@ def packed_tensors(
             head = columns + ALIGNED * (2 + 3 * n)
             head, row = strides[p.name] if strides else (head, heads * head + ALIGNED * (3 + n))
             tensors[p.name] = Tensor((1, heads, rows, columns), (0, head, row, 1), True)
-        elif p.kind == "output" and MAIN in p.kernels:
+        elif "rows" in p.dims:
+            tensors[p.name] = Tensor(shapes[p.name], contiguous(shapes[p.name]))
+        elif MAIN in p.kernels:
             heads, rows = shapes[p.name]
             tensors[p.name] = Tensor((1, heads, rows), (0, rows, 1), True)
     return tensors

@@ -78,9 +78,11 @@ class ListedTiles:
 
     @classmethod
     def of(cls, sizes: PackedSizes, proof: Any) -> ListedTiles:
+        sizes = sizes if proof.rows_are_queries else sizes.exchanged
         once = tile_list(sizes.spans, proof.rows, proof.schedule.block_M)
         found = whole_or_parts(once, sizes.seq_kv, proof.code.variant, proof.schedule.block_N)
-        heads = proof.code.variant.heads_of_tiles(sizes.heads)
+        variant = proof.code.variant
+        heads = variant.heads_of_tiles(sizes.heads) if proof.rows_are_queries else sizes.heads // variant.some_group
         many = max(1, len(found) * (sizes.seq_kv % 4) // 3)
         return cls(np.concatenate([found, found[::-1][:many]]), many, heads, 1 + sizes.seq_kv % heads)
 

@@ -15,11 +15,12 @@ from tl_attention.codeproof.run.threads import Value
 from tl_attention.codeproof.terms.term import Term, is_not_negative, term
 from tl_attention.codeproof.tiles.row_tiles import RowTile
 from tl_attention.codeproof.tiles.term_proof import TermProof
+from tl_attention.kernels.backward.dialect import PADDED_ROWS
 from tl_attention.kernels.warp_specialized.roles import Roles
 from tl_attention.kernels.warp_specialized.tile_order import entry_and_head, placed
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, MOST_WORKERS, ROOM
 from tl_attention.problem.mask import ceildiv
-from tl_attention.problem.packed import TOLD_WORDS
+from tl_attention.problem.packed import SEQUENCE, TOLD_WORDS
 
 
 class UnknownTiles(TermProof):
@@ -47,9 +48,12 @@ class UnknownTiles(TermProof):
             self.bound(self.turns_from)
             self.bound(self.of_results * self.many - self.turns_from * self.many)
             q_begin, seq_q, k_begin, seq_kv, first = (self.word("told", word) for word in range(1, 6))
-            self.bound(self.sizes.seq_q - q_begin - seq_q)
-            self.bound(self.sizes.seq_kv - k_begin - seq_kv)
+            self.bound(self.of_tiles.seq_q - q_begin - seq_q)
+            self.bound(self.of_tiles.seq_kv - k_begin - seq_kv)
             self.bound(seq_kv - first * self.schedule.block_N)
+            if "rows" in self.names:
+                begin, count = (q_begin, seq_q) if proof.rows_are_queries else (k_begin, seq_kv)
+                self.bound(self.names["rows"] - self._further(self.word("told", SEQUENCE)) - begin - count)
         # Which of those that work at once a cluster is, or of all.
         self.workers = self.names["workers"]
         self.one_tile = self.schedule.kernel.tile_scheduler == "one_tile"
@@ -114,9 +118,15 @@ class UnknownTiles(TermProof):
         heads = self.variant.heads_of_tiles(self.sizes.heads)
         result = ((place - 1) * heads + of_heads) * self.schedule.block_M
         fields: Any = {"part": (first, end), "result": result} if self.variant.parts else {}
+        if "rows" in self.names:
+            fields["further"] = self._further(place)
         head, row = self.variant.first_head(of_heads, self.ops), (row + rank) * self.proof.cut.block_M
         split = is_not_negative(term(place) - 1)
         return self.tile_at(row, head, 0, rank, sizes=sizes, split=split, begins=(q_begin, k_begin), **fields)
+
+    def _further(self, sequence: Value) -> Value:
+        """Returns by how many rows the numbers of a sequence's rows lie behind where they would without padding."""
+        return PADDED_ROWS * sequence
 
     def tile_of_number(self, number: Value, rank: int) -> RowTile:
         """Returns the tile of this number, for the block of this rank in a cluster."""

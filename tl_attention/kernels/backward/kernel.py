@@ -9,12 +9,15 @@ from types import SimpleNamespace
 
 import tilelang.language as T
 
+from tl_attention.kernels.backward.packed import aligned, hand_over_next, numbers_from, numbers_of, work_packed
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.kernels.shared.features import factor_of
 from tl_attention.kernels.shared.iterations import LoopTile, loop
-from tl_attention.kernels.shared.rows import kv_head, rows_of
+from tl_attention.kernels.shared.rows import first_of_row, kv_head, number_of, rows_of, viewed
 from tl_attention.kernels.shared.softmax import LOG2_E
-from tl_attention.kernels.warp_specialized.tiles import begin, locate, put, see
+from tl_attention.kernels.warp_specialized.kernel import tile_scheduler
+from tl_attention.kernels.warp_specialized.packed import list_tiles, receive_rows
+from tl_attention.kernels.warp_specialized.tiles import begin, locate, named, put, see
 from tl_attention.kernels.warp_specialized.transfers import slot, store_function, wait_empty
 from tl_attention.problem.warpgroup import ALL_LANES, ROWS, WARP, WARPGROUP, WARPS
 
@@ -23,19 +26,23 @@ from tl_attention.problem.warpgroup import ALL_LANES, ROWS, WARP, WARPGROUP, WAR
 def launch(given, c):
     """Launches the thread blocks; in each, the last warpgroup is the producer and the others compute."""
     warpgroups = c.block_M // ROWS
+    if c.packed:
+        list_tiles(given, c)
     with T.Kernel(given.workers, threads=(WARPGROUP, warpgroups + 1), prelude=c.prelude) as (block,):
+        if c.packed:
+            aligned(given)
         s = STATES[c.variant.loop](given, c)
         ty = T.get_thread_binding(1)
         if ty == warpgroups:
             T.set_max_nreg(c.kernel.registers[1], 0)
             if T.get_thread_binding(0) < WARP:
-                work(0, block, s, c, is_producer=True)
+                work_of_block(0, block, s, c, is_producer=True)
         else:
             T.set_max_nreg(c.kernel.registers[0], 1)
             # Broadcast, so that ptxas knows it to be the same in all lanes of a warp.
             wg = T.alloc_var("int32")
             wg = T.call_extern("int32", "__shfl_sync", T.uint32(ALL_LANES), ty, 0)
-            work(wg, block, s, c, is_producer=False)
+            work_of_block(wg, block, s, c, is_producer=False)
 
 
 @dataclass(frozen=True)
@@ -83,10 +90,10 @@ def dq_state(given, c):
     K_empty = T.alloc_barrier([warpgroups * WARPS] * c.kernel.k_stages)
     V_empty = T.alloc_barrier([warpgroups * WARPS] * c.kernel.v_stages)
     return SimpleNamespace(
-        Q=Ring(given.Q, Q_shared, Q_full, Q_empty),
-        dO=Ring(given.dO, dO_shared, dO_full, dO_empty),
-        K=Ring(given.K, K_shared, K_full, K_empty, c.kernel.k_stages),
-        V=Ring(given.V, V_shared, V_full, V_empty, c.kernel.v_stages),
+        Q=Ring(viewed(given.Q, c), Q_shared, Q_full, Q_empty),
+        dO=Ring(viewed(given.dO, c), dO_shared, dO_full, dO_empty),
+        K=Ring(viewed(given.K, c), K_shared, K_full, K_empty, c.kernel.k_stages),
+        V=Ring(viewed(given.V, c), V_shared, V_full, V_empty, c.kernel.v_stages),
         acc_s=acc_s, acc_dp=acc_dp, ds_cast=ds_cast, acc_dq=acc_dq, row_lse=row_lse, row_d=row_d,
         **of_problem(given, given.Q, given.K, c),
     )  # fmt: skip
@@ -117,10 +124,10 @@ def dkdv_state(given, c):
     Q_empty = T.alloc_barrier([warpgroups * WARPS] * c.kernel.q_stages)
     dO_empty = T.alloc_barrier([warpgroups * WARPS] * c.kernel.do_stages)
     return SimpleNamespace(
-        K=Ring(given.K, K_shared, K_full, K_empty),
-        V=Ring(given.V, V_shared, V_full, V_empty),
-        Q=Ring(given.Q, Q_shared, Q_full, Q_empty, c.kernel.q_stages, given.RowLSE, LSE_shared),
-        dO=Ring(given.dO, dO_shared, dO_full, dO_empty, c.kernel.do_stages, given.RowD, D_shared),
+        K=Ring(viewed(given.K, c), K_shared, K_full, K_empty),
+        V=Ring(viewed(given.V, c), V_shared, V_full, V_empty),
+        Q=Ring(viewed(given.Q, c), Q_shared, Q_full, Q_empty, c.kernel.q_stages, given.RowLSE, LSE_shared),
+        dO=Ring(viewed(given.dO, c), dO_shared, dO_full, dO_empty, c.kernel.do_stages, given.RowD, D_shared),
         acc_s=acc_s, acc_dp=acc_dp, acc_s_cast=acc_s_cast, ds_cast=ds_cast, acc_dk=acc_dk, acc_dv=acc_dv,
         LSE=LSE_shared, D=D_shared, **of_problem(given, given.K, given.Q, c),
     )  # fmt: skip
@@ -129,11 +136,14 @@ def dkdv_state(given, c):
 STATES = {"dq": dq_state, "dkdv": dkdv_state}
 
 
+@T.macro
 def of_problem(given, rows, columns, c):
     """Returns by name the sizes that tiles count by, from the tensors of a tile's rows and of its columns."""
+    lengths = 0 if c.packed else 2
     return {
-        "given": given, "batch": rows.shape[0], "heads": rows.shape[1], "seq_q": rows.shape[2],
-        "seq_kv": columns.shape[2], "scale": factor_of(given, None, c) * LOG2_E, "rank": 0, "own": {},
+        "given": given, "batch": None if c.packed else rows.shape[0], "heads": rows.shape[1],
+        "seq_q": rows.shape[lengths], "seq_kv": columns.shape[lengths], "scale": factor_of(given, None, c) * LOG2_E,
+        "rank": 0, "own": {}, "tiles": tile_scheduler(None, c) if c.packed else None,
     }  # fmt: skip
 
 
@@ -178,6 +188,15 @@ def variables(s, c):
 
 
 @T.macro
+def work_of_block(wg, block, s, c, is_producer):
+    """Works on a block's tiles, which are those of packed sequences' list or of a batch."""
+    if c.packed:
+        work_packed(wg, block, s, c, of_tile, is_producer=is_producer)
+    else:
+        work(wg, block, s, c, is_producer=is_producer)
+
+
+@T.macro
 def work(wg, block, s, c, is_producer):
     """Works on a block's tiles in turn, as the producer warp if `is_producer`, else as the computing warpgroup `wg`."""
     tile = variables(s, c)
@@ -191,26 +210,45 @@ def work(wg, block, s, c, is_producer):
             begin(tile, tile.first_row, s, c)
         if not is_producer:
             see(tile, wg, s, c)
-        if c.members == 1:
-            of_head(tile, None, wg, s, c, is_producer=is_producer)
-        else:
-            # The heads of Q that share a tile of keys come one behind the other.
-            put(tile.head, tile.head * c.members)
-            for member in T.serial(c.members):
-                of_head(tile, member, wg, s, c, is_producer=is_producer)
-                put(tile.head, tile.head + 1)
-            put(tile.head, tile.head - 1)
+        of_heads(tile, wg, s, c, is_producer=is_producer)
         put(tile.turn, tile.turn + 1)
         if not is_producer:
-            store(gradient_tile(tile, None, c, wg), s, c)
+            store(gradient_tile(tile, None, s, c, wg), s, c)
         put(tile.number, tile.number + s.given.workers)
 
 
-def gradient_tile(tile, member, c, wg=None):
+@T.macro
+def of_tile(tile, wg, s, c, is_producer, listed):
+    """Loads a tile of packed sequences and hands over the next, or computes its gradients and stores them."""
+    of_heads(tile, wg, s, c, is_producer=is_producer, listed=listed)
+    if not is_producer:
+        receive_rows(tile, wg, s, c)
+        store(gradient_tile(tile, None, s, c, wg), s, c)
+
+
+@T.macro
+def of_heads(tile, wg, s, c, is_producer, listed=None):
+    """Loads a tile's blocks, or computes what they add to its accumulators, head by head of Q."""
+    if c.members == 1:
+        of_head(tile, None, wg, s, c, is_producer=is_producer, listed=listed)
+    else:
+        # The heads of Q that share a tile of keys come one behind the other.
+        put(tile.head, tile.head * c.members)
+        for member in T.serial(c.members):
+            of_head(tile, member, wg, s, c, is_producer=is_producer, listed=listed)
+            put(tile.head, tile.head + 1)
+        put(tile.head, tile.head - 1)
+
+
+def gradient_tile(tile, member, s, c, wg=None):
     """Returns the tile with its numbers as named variables, for a warpgroup and a member of its heads."""
-    own = numbers(
-        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible, tile.cut
-    )
+    if c.packed:
+        own = vars(named(tile, s, c, wg))
+    else:
+        own = numbers(
+            tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible,
+            tile.cut,
+        )  # fmt: skip
     return GradientTile(**{**vars(tile), **own, "wg": wg, "part": member, "members": c.members})
 
 
@@ -227,12 +265,12 @@ def numbers(turn, base, first, blocks, first_row, head, bz, visible, cut):
 
 
 @T.macro
-def of_head(tile, member, wg, s, c, is_producer):
+def of_head(tile, member, wg, s, c, is_producer, listed):
     """Loads one head's blocks of a tile, or computes what they add to the tile's accumulators."""
     if is_producer:
-        produce(gradient_tile(tile, member, c), s, c)
+        produce(gradient_tile(tile, member, s, c), listed, s, c)
     else:
-        consume(gradient_tile(tile, member, c, wg), s, c)
+        consume(gradient_tile(tile, member, s, c, wg), s, c)
     put(tile.base, tile.base + tile.blocks)
 
 
@@ -240,8 +278,11 @@ def of_head(tile, member, wg, s, c, is_producer):
 
 
 @T.macro
-def produce(tile, s, c):
-    """Loads one head's blocks, and what is resident behind a tile's first block: its buffers are free later."""
+def produce(tile, listed, s, c):
+    """Loads one head's blocks, and what is resident behind a tile's first block: its buffers are free later.
+
+    Of packed sequences the next tile is handed over there.
+    """
     for j in T.serial(tile.blocks):
         for name in c.loop.loads:
             load(getattr(s, c.ring_of[name]), j, tile, s, c)
@@ -249,6 +290,8 @@ def produce(tile, s, c):
             for wg in range(c.block_M // ROWS):
                 for name in c.resident_of.values():
                     load_resident(getattr(s, name), wg, tile, s, c)
+            if c.packed:
+                hand_over_next(listed, tile.turn + 1, s, c)
 
 
 @T.macro
@@ -258,14 +301,14 @@ def load(ring, j, tile, s, c):
     head = head_of(ring, tile, s, c)
     wait_empty(ring, step)
     T.tma_copy(
-        rows_of(ring.source, tile.keys, head, first, c.block_N, c, ring.columns),
+        rows_of(ring.source, tile.keys, head, first, c.block_N, c, ring.columns, tile.seq_kv),
         ring.shared[slot(ring, step), :, :],
         barrier=ring.full[slot(ring, step)],
         leader_scope_threads=WARP,
     )
     if ring.vector is not None:
         T.tma_copy(
-            ring.numbers[tile.keys, head, first : first + c.block_N],
+            numbers_from(ring.numbers, head, first, tile, c),
             ring.vector[slot(ring, step), :],
             barrier=ring.full[slot(ring, step)],
             leader_scope_threads=WARP,
@@ -279,7 +322,7 @@ def load_resident(ring, wg, tile, s, c):
     T.mbarrier_wait_parity(ring.empty[wg], tile.turn % 2 ^ 1)
     first = tile.first_row + wg * ROWS
     T.tma_copy(
-        rows_of(ring.source, tile.queries, head_of(ring, tile, s, c), first, ROWS, c, ring.columns),
+        rows_of(ring.source, tile.queries, head_of(ring, tile, s, c), first, ROWS, c, ring.columns, tile.seq_q),
         ring.shared[wg, :, :],
         barrier=ring.full[wg],
         leader_scope_threads=WARP,
@@ -316,19 +359,22 @@ def row_facts(tile, s, c):
         f"tl_attention_row_facts<{c.columns_v}, {is_bf16(c)}>",
         s.row_lse.data,
         s.row_d.data,
-        T.address_of(given.O[tile.queries, tile.head, row, 0]),
-        T.address_of(given.dO[tile.queries, tile.head, row, 0]),
-        T.address_of(given.LSE[tile.queries, tile.head, row]),
-        T.address_of(given.RowLSE[tile.queries, tile.head, row]),
-        T.address_of(given.RowD[tile.queries, tile.head, row]),
+        T.address_of(first_of_row(given.O, tile.queries, tile.head, row, c)),
+        T.address_of(first_of_row(given.dO, tile.queries, tile.head, row, c)),
+        T.address_of(number_of(given.LSE, tile.queries, tile.head, row, c)),
+        T.address_of(given.RowLSE[numbers_of(tile.queries, tile.head, row, tile, c)]),
+        T.address_of(given.RowD[numbers_of(tile.queries, tile.head, row, tile, c)]),
         *address_of_d_lse(row, tile, s, c),
         tile.seq_q - row,
+        *((given.O.strides[0], given.dO.strides[0]) if c.packed else ()),
     )
 
 
 def address_of_d_lse(row, tile, s, c):
     """Returns an argument for the LSE's gradients from a row on, or none if the kernel does not take them."""
-    return [T.address_of(s.given.dLSE[tile.queries, tile.head, row])] if "dLSE" in c.variant.optional else []
+    return (
+        [T.address_of(number_of(s.given.dLSE, tile.queries, tile.head, row, c))] if "dLSE" in c.variant.optional else []
+    )
 
 
 @T.macro
@@ -337,8 +383,10 @@ def store(tile, s, c):
     if c.variant.loop == "dq":
         store_rows(s.acc_dq, s.given.dQ, tile.head, c.head_dim, True, tile, s, c)
     else:
-        store_rows(s.acc_dk, s.given.dK, kv_head(tile.head, s.given, c), c.head_dim, True, tile, s, c)
-        store_rows(s.acc_dv, s.given.dV, kv_head(tile.head, s.given, c), c.head_dim_v, False, tile, s, c)
+        # The list names heads of K.
+        head = tile.head if c.packed else kv_head(tile.head, s.given, c)
+        store_rows(s.acc_dk, s.given.dK, head, c.head_dim, True, tile, s, c)
+        store_rows(s.acc_dv, s.given.dV, head, c.head_dim_v, False, tile, s, c)
 
 
 @T.macro
@@ -349,8 +397,9 @@ def store_rows(accumulator, tensor, head, columns, scaled, tile, s, c):
             accumulator[i, j] *= s.given.softmax_scale
     T.call_extern(
         "handle",
-        store_function(tensor.shape[3], columns, c),
+        store_function(tensor.shape[-1], columns, c),
         accumulator.data,
-        T.address_of(tensor[tile.queries, head, tile.first_row, 0]),
+        T.address_of(first_of_row(tensor, tile.queries, head, tile.first_row, c)),
         tile.seq_q - tile.first_row,
+        *(tensor.strides[:1] if c.packed else ()),
     )

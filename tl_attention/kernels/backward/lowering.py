@@ -66,8 +66,7 @@ class Gradient(Lowering):
         unknown = variant.optional - {p.name for p in GRADIENT_PARAMETERS[variant.loop] if p.optional}
         lacking = {
             f"head_dim {variant.head_size}": max(variant.head_dim, variant.head_dim_v) > WIDEST,
-            "packed sequences": variant.packed,
-            "strided tensors": variant.strided,
+            "strided tensors": variant.strided and not variant.packed,
             "a ratio of heads that the launch says": variant.group is None,
             ", ".join(sorted(unknown)): unknown,
             "softcap where mask, exp and cast_p are not in one group": (
@@ -75,6 +74,9 @@ class Gradient(Lowering):
             ),
         }
         self._refuse([words for words, asked in lacking.items() if asked])
+
+    def computes_packed(self, schedule: Schedule) -> bool:
+        return True
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
         from tl_attention.kernels.backward.roles import GradientRoles
@@ -85,14 +87,25 @@ class Gradient(Lowering):
         yield "the roles of a thread block neither race nor deadlock"
 
     def device_code(self, schedule: Schedule, variant: Variant) -> Sequence[DeviceCode]:
-        from tl_attention.kernels.shared.device_code import STORE, code_of_features, read_device_code
-        from tl_attention.kernels.warp_specialized.device_code import STORE_COLUMNS
+        from tl_attention.kernels.backward.packed import LIST_SEQUENCES, apart
+        from tl_attention.kernels.shared.device_code import STORE, STRIDED_STORE, code_of_features, read_device_code
+        from tl_attention.kernels.warp_specialized.device_code import (
+            HAND_OVER,
+            STORE_COLUMNS,
+            STRIDED_STORE_COLUMNS,
+            TIME_OF_TILES,
+        )
 
-        is_narrow = (variant.head_dim, variant.head_dim_v) != (variant.tile_dim, variant.tile_dim_v)
-        stores = [STORE, STORE_COLUMNS] if is_narrow else [STORE]
+        packed = variant.packed
         facts = read_device_code(__file__, "row_facts")
         facts = facts.replaced(*LESS_D_LSE) if "dLSE" in variant.optional else facts
-        return [*stores, *([facts] if variant.loop == "dq" else []), *code_of_features(variant)]
+        return [
+            STRIDED_STORE if packed else STORE,
+            *([STRIDED_STORE_COLUMNS if packed else STORE_COLUMNS] if variant.narrow else []),
+            *([apart(facts) if packed else facts] if variant.loop == "dq" else []),
+            *((TIME_OF_TILES, LIST_SEQUENCES, HAND_OVER) if packed else ()),
+            *code_of_features(variant),
+        ]
 
     def constants(self, planned: Planned, variant: Variant) -> EmittedConstants:
         from tl_attention.kernels.backward.constants import constants

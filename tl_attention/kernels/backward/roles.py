@@ -15,8 +15,9 @@ from tl_attention.schedule.schedule import Schedule
 
 # The event by which a warpgroup finds LSE and D of its rows, and stores both; what it reads and writes, in order.
 ROW_FACTS = "row facts"
+STRIDED, STORED_FACTS = ("O", "dO"), ("RowLSE", "RowD")
 # A kernel has dLSE only where the LSE has a gradient.
-OF_FACTS = ("O", "dO", "LSE", "RowLSE", "RowD", "dLSE")
+OF_FACTS = (*STRIDED, "LSE", *STORED_FACTS, "dLSE")
 
 
 def tensors_of_facts(there: Container[str]) -> tuple[str, ...]:
@@ -40,15 +41,16 @@ class GradientRoles(Roles):
         return {ring: symbol(more[0]) for ring, more in of if more}
 
     def _load(
-        self, name: str, slot: int, lap: int, block: int, into: tuple[int, ...], step: int, place: Place
-    ) -> Iterator[Event]:
-        *before, arrive = super()._load(name, slot, lap, block, into, step, place)
+        self, name: str, slot: int, lap: int, block: int, into: tuple[int, ...], step: int, place: Place,
+        tile: PlacedTile | None,
+    ) -> Iterator[Event]:  # fmt: skip
+        *before, arrive = super()._load(name, slot, lap, block, into, step, place, tile)
         yield from before
         # For races they are part of the tile: they come in the same phase, and are released with it.
-        if place and name in self.vectors:
+        if tile and name in self.vectors:
             vector = self.vectors[name]
             yield Event("expect", f"{vector} by {name}_full", slot, 1)
-            yield Event("load", vector, slot, blocks=into, step=step, place=place)
+            yield Event("load", vector, slot, blocks=into, step=step, place=tile.of_numbers(place))
         yield arrive
 
     def begun(self, tile: PlacedTile, own: int) -> Iterator[Expected]:
@@ -56,8 +58,11 @@ class GradientRoles(Roles):
         if self.table.rows == "keys":
             return
         row, head, batch = tile.coordinates(own)
-        places = (tile.tensors[name].element(batch, head, row) for name in tensors_of_facts(tile.tensors))
-        yield Event(ROW_FACTS, place=(tile.rows_left(own), *places))
+        further, _, alone = tile.of_numbers((row, head, batch))
+        at = dict.fromkeys(OF_FACTS, (batch, head, row)) | dict.fromkeys(STORED_FACTS, (alone, head, further))
+        places = (tile.tensors[name].element(*at[name]) for name in tensors_of_facts(tile.tensors))
+        apart = (tile.tensors[name].row_stride for name in STRIDED)
+        yield Event(ROW_FACTS, place=(tile.rows_left(own), *apart, *places))
 
     def _stored(self, tile: PlacedTile, own: int) -> Iterator[Expected | Where]:
         row, head, batch = tile.coordinates(own)

@@ -15,6 +15,7 @@ from tl_attention.problem.packed import LEAST_BLOCKS, MERGE_LISTED, MOST_TILES, 
 from tl_attention.problem.tiling import TILE, taper
 from tl_attention.problem.variant import Variant
 from tl_attention.problem.warpgroup import WARP
+from tl_attention.schedule.loop.loops import LOOPS
 
 # Threads of a block of each kernel, and how many parts a warp merges at once.
 LISTING, MERGING, AT_ONCE = 512, 256, 8
@@ -30,15 +31,18 @@ class DeviceCall(NamedTuple):
 def listing_call(given: Any, variant: Variant, tile: tuple[int, int, int], ops: Any) -> DeviceCall:
     """Returns the call that writes the list of tiles, from where sequences begin and how many rows of each count.
 
-    A tile is (block_M, thread blocks of a cluster, block_N).
+    A tile is (block_M, thread blocks of a cluster, block_N). Where a loop's tiles have keys as rows, queries and keys
+    change places.
     """
-    offsets = given.CuSeqlensQ, given.CuSeqlensK, given.SeqUsedQ, given.SeqUsedK
-    of_window, read = zip(WINDOW, sides(variant.mask)), variant.mask.names
+    of_keys = LOOPS[variant.loop].rows == "keys"
+    order = slice(None, None, -1 if of_keys else 1)
+    offsets, used = (given.CuSeqlensQ, given.CuSeqlensK)[order], (given.SeqUsedQ, given.SeqUsedK)[order]
+    of_window, read = [*zip(WINDOW, sides(variant.mask))][order], variant.mask.names
     window = (getattr(given, name) if name in read else side for name, side in of_window)
-    bounds, used_q, used_k = (tensor.shape[0] for tensor in (given.CuSeqlensQ, given.SeqUsedQ, given.SeqUsedK))
     # The table has so many keys, which lie in pages.
     keys = given.BlockTable.shape[0] * given.page_size if variant.key_box else given.K.shape[0]
-    lengths = bounds, used_q, used_k, given.Q.shape[0], keys
+    counts = (tensor.shape[0] for tensor in (offsets[0], *used))
+    lengths = *counts, *(given.Q.shape[0], keys)[order]
     results = given.Output.shape[0] if variant.parts else 0
     block_M, cluster, block_N = tile
     of_tile = variant.rows_of(block_M) * cluster, cluster, block_N, block_M, taper(variant.tile_dim, variant.tile_dim_v)
@@ -46,8 +50,11 @@ def listing_call(given: Any, variant: Variant, tile: tuple[int, int, int], ops: 
     times = (round(32 * time) for time in (TILE, MERGE_LISTED, UNEVEN))
     split = (LEAST_BLOCKS, MOST_TILES, *times) if variant.parts else (0,) * 5
     template = ", ".join(map(str, (*of_tile, *split)))
-    room = variant.heads_of_tiles(given.Q.shape[1], ops.truncdiv), results, ops.address_of(given.Tiles[0])
-    arguments = (*(tensor.data for tensor in offsets), *window, *lengths, given.workers, *room)
+    heads = variant.heads_of_tiles(given.Q.shape[1], ops.truncdiv)
+    if of_keys and variant.some_group > 1:
+        heads = ops.truncdiv(heads, variant.some_group)
+    room = heads, results, ops.address_of(given.Tiles[0])
+    arguments = (*(tensor.data for tensor in (*offsets, *used)), *window, *lengths, given.workers, *room)
     return DeviceCall(f"tl_attention_list_tiles<{template}>", arguments)
 
 

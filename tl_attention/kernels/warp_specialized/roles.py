@@ -189,7 +189,7 @@ class Roles:
             for warpgroup in range(self.warpgroups):
                 place = tile.coordinates(tile.box * warpgroup) if tile else ()
                 for resident in self.residents.values():
-                    yield from self._load(resident, warpgroup, turn % 2, block, (block,), turn, place)
+                    yield from self._load(resident, warpgroup, turn % 2, block, (block,), turn, place, tile)
             if self.packed:
                 yield from self._hand_over(block, turn + 1)
 
@@ -197,10 +197,12 @@ class Roles:
             for load in self.program.loads:
                 ring, slot, lap = self._place(load, base + number)
                 place = tile.kv_coordinates(number) if tile and into else ()
-                yield from self._load(ring, slot, lap, block, into, base + number, place)
+                yield from self._load(ring, slot, lap, block, into, base + number, place, tile)
             yield Where(1 - ops.min(member + number, 1), first())
 
         yield Repeat(0, blocks, body)
+        if member < self.members - 1:
+            return
         if self.packed:
             yield from self._next_tile(turn + 1)
         elif self.dynamic:
@@ -213,8 +215,9 @@ class Roles:
         yield Event("arrive", "tile_full", slot, WARP, (block,))
 
     def _load(
-        self, name: str, slot: int, lap: int, block: int, into: tuple[int, ...], step: int, place: Place
-    ) -> Iterator[Event]:
+        self, name: str, slot: int, lap: int, block: int, into: tuple[int, ...], step: int, place: Place,
+        tile: PlacedTile | None,
+    ) -> Iterator[Event]:  # fmt: skip
         yield Event("wait", f"{name}_empty", slot, lap ^ 1)
         yield Event("expect", f"{name}_full", slot, 1)
         if into:
@@ -267,9 +270,11 @@ class Roles:
                 yield from self._operation(process, op, base + block, reads, opens)
 
         yield from self.program.phases.events(blocks, done)
+        if not is_last:
+            return
         if self.packed:
             yield from (self._read_tile(turn), self._release_tile(process, turn))
-        yield from self._stored(tile, tile.box * group) if tile and is_last else ()
+        yield from self._stored(tile, tile.box * group) if tile else ()
         if self.output_through_q:
             # TileLang makes all warpgroups meet before a warpgroup writes where TileLang believes that others read.
             yield Event("sync", NAMED, MEETING, WARPGROUP * self.warpgroups)
