@@ -9,11 +9,12 @@ from types import SimpleNamespace
 
 import tilelang.language as T
 
-from tl_attention.kernels.backward.packed import aligned, hand_over_next, numbers_from, numbers_of, work_packed
+from tl_attention.kernels.backward.packed import hand_over_next, numbers_from, numbers_of, work_packed
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.kernels.shared.features import factor_of
 from tl_attention.kernels.shared.iterations import LoopTile, loop
 from tl_attention.kernels.shared.rows import first_of_row, kv_head, number_of, rows_of, viewed
+from tl_attention.kernels.shared.signature import aligned
 from tl_attention.kernels.shared.softmax import LOG2_E
 from tl_attention.kernels.warp_specialized.kernel import tile_scheduler
 from tl_attention.kernels.warp_specialized.packed import list_tiles, receive_rows
@@ -29,8 +30,8 @@ def launch(given, c):
     if c.packed:
         list_tiles(given, c)
     with T.Kernel(given.workers, threads=(WARPGROUP, warpgroups + 1), prelude=c.prelude) as (block,):
-        if c.packed:
-            aligned(given)
+        if c.strided:
+            aligned(given, c)
         s = STATES[c.variant.loop](given, c)
         ty = T.get_thread_binding(1)
         if ty == warpgroups:
@@ -366,8 +367,13 @@ def row_facts(tile, s, c):
         T.address_of(given.RowD[numbers_of(tile.queries, tile.head, row, tile, c)]),
         *address_of_d_lse(row, tile, s, c),
         tile.seq_q - row,
-        *((given.O.strides[0], given.dO.strides[0]) if c.packed else ()),
+        *row_strides(c, given.O, given.dO),
     )
+
+
+def row_strides(c, *tensors):
+    """Returns how many elements rows of each tensor lie apart, or nothing if the kernel knows."""
+    return [tensor.strides[0 if c.packed else 2] for tensor in tensors] if c.strided else []
 
 
 def address_of_d_lse(row, tile, s, c):
@@ -401,5 +407,5 @@ def store_rows(accumulator, tensor, head, columns, scaled, tile, s, c):
         accumulator.data,
         T.address_of(first_of_row(tensor, tile.queries, head, tile.first_row, c)),
         tile.seq_q - tile.first_row,
-        *(tensor.strides[:1] if c.packed else ()),
+        *row_strides(c, tensor),
     )

@@ -66,7 +66,6 @@ class Gradient(Lowering):
         unknown = variant.optional - {p.name for p in GRADIENT_PARAMETERS[variant.loop] if p.optional}
         lacking = {
             f"head_dim {variant.head_size}": max(variant.head_dim, variant.head_dim_v) > WIDEST,
-            "strided tensors": variant.strided and not variant.packed,
             "a ratio of heads that the launch says": variant.group is None,
             ", ".join(sorted(unknown)): unknown,
             "softcap where mask, exp and cast_p are not in one group": (
@@ -96,14 +95,14 @@ class Gradient(Lowering):
             TIME_OF_TILES,
         )
 
-        packed = variant.packed
+        strided = variant.strided
         facts = read_device_code(__file__, "row_facts")
         facts = facts.replaced(*LESS_D_LSE) if "dLSE" in variant.optional else facts
         return [
-            STRIDED_STORE if packed else STORE,
-            *([STRIDED_STORE_COLUMNS if packed else STORE_COLUMNS] if variant.narrow else []),
-            *([apart(facts) if packed else facts] if variant.loop == "dq" else []),
-            *((TIME_OF_TILES, LIST_SEQUENCES, HAND_OVER) if packed else ()),
+            STRIDED_STORE if strided else STORE,
+            *([STRIDED_STORE_COLUMNS if strided else STORE_COLUMNS] if variant.narrow else []),
+            *([apart(facts) if strided else facts] if variant.loop == "dq" else []),
+            *((TIME_OF_TILES, LIST_SEQUENCES, HAND_OVER) if variant.packed else ()),
             *code_of_features(variant),
         ]
 

@@ -42,16 +42,6 @@ def numbers_from(tensor, head, first, tile, c):
     return tensor[batch, head, row : row + c.block_N]
 
 
-@T.macro
-def aligned(given):
-    """Lets TileLang assume that rows start at multiples of 16 bytes, as it copies element by element otherwise."""
-    for dim in (0, 1):
-        T.assume(given.Q.strides[dim] % 8 == 0)
-        T.assume(given.K.strides[dim] % 8 == 0)
-        T.assume(given.V.strides[dim] % 8 == 0)
-        T.assume(given.dO.strides[dim] % 8 == 0)
-
-
 @dataclass(frozen=True)
 class Listed:
     """Listed is what the producer warp knows of the list of tiles, and the number of the tile that is next."""

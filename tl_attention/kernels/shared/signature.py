@@ -74,7 +74,7 @@ class Signature:
     def given(self):
         """Returns the traced kernel's arguments as a namespace by parameter name, with None for absent ones."""
         there = self._known | {name: tirx.arg(name, of_type) for name, of_type in self._types.items()}
-        return SimpleNamespace(**{p.name: None for p in KERNEL_PARAMETERS} | there)
+        return SimpleNamespace(**dict.fromkeys((*(p.name for p in KERNEL_PARAMETERS), "dO")) | there)
 
 
 @T.macro
@@ -98,5 +98,7 @@ def aligned(given, c):
         T.assume(given.Q.strides[dim] % 8 == 0)
         T.assume(given.K.strides[dim] % 8 == 0)
         T.assume(given.V.strides[dim] % 8 == 0)
-        if c.packed or not c.parts:
+        if given.dO is not None:
+            T.assume(given.dO.strides[dim] % 8 == 0)
+        elif c.packed or not c.parts:
             T.assume(whole_output(given, c).strides[dim] % 8 == 0)
