@@ -27,9 +27,12 @@ def visible_to_flash(seq_q: int, seq_kv: int, left: int, right: int) -> Tensor:
     return visible(seq_q, seq_kv, left, right)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, seen: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, seen: Tensor, scale: float, softcap: float
+) -> tuple[Tensor, Tensor]:
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
-    scores = (scale * q @ k.transpose(2, 3)).masked_fill(~seen, float("-inf"))
+    scores = scale * q @ k.transpose(2, 3)
+    scores = (softcap * (scores / softcap).tanh() if softcap else scores).masked_fill(~seen, float("-inf"))
     # Without sinks the last column is -inf, and a row without keys has no weight at all.
     scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:3], 1)], dim=3)
     none = scores.isneginf().all(dim=3, keepdim=True)
@@ -40,7 +43,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, seen: Tensor, sca
 
 def exact(
     q: Tensor, k: Tensor, v: Tensor, grad: Tensor, seen: Tensor, scale: float, sinks: Tensor | None = None,
-    d_lse: Tensor | None = None,
+    d_lse: Tensor | None = None, softcap: float = 0.0,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Returns the gradients of q, k, v (batch, heads, seq, head_dim), and of sinks if there are some, in fp64.
 
@@ -49,7 +52,7 @@ def exact(
     given = q.new_full((q.shape[1],), float("-inf")) if sinks is None else sinks
     inputs = [x.detach().double().requires_grad_() for x in (q, k, v, given)]
     asked = inputs if sinks is not None else inputs[:3]
-    results = _attention(*inputs, seen.to(q.device), scale)
+    results = _attention(*inputs, seen.to(q.device), scale, softcap)
     grads = [x.double() for x in (grad, d_lse) if x is not None]
     return torch.autograd.grad(results[: len(grads)], asked, grads)
 

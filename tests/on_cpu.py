@@ -124,7 +124,7 @@ def checked_sizes(tensors: dict[str, Any], variant: Variant) -> dict[str | int, 
             given = tensors[parameter.name]
             assert given.data_ptr() % 16 == 0 and given.dim() == len(parameter.dims)
             *outer, last = given.stride()
-            strided = variant.packed and parameter.has_columns
+            strided = variant.strided and parameter.has_columns
             assert given.is_contiguous() or (strided and last == 1 and all(n and n % 8 == 0 for n in outer))
             assert str(given.dtype) == f"torch.{parameter.dtype or variant.dtype}"
             assert all(sizes.setdefault(name, size) == size > 0 for name, size in zip(parameter.dims, given.shape))

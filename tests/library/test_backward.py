@@ -58,13 +58,13 @@ def bhsd(tensors, layout: str) -> list[Tensor]:
 
 
 def found_and_exact(
-    q, k, v, grad, window, layout, scale=None, call=attention, sinks=None
+    q, k, v, grad, window, layout, scale=None, call=attention, sinks=None, softcap=0.0
 ) -> tuple[list[Tensor], tuple]:
-    output = call(q, k, v, window_size=window, layout=layout, scale=scale, sinks=sinks)
+    output = call(q, k, v, window_size=window, layout=layout, scale=scale, sinks=sinks, softcap=softcap)
     found = torch.autograd.grad(output, [x for x in (q, k, v, sinks) if x is not None], grad)
     q, k, v, grad, *of_inputs = bhsd((q, k, v, grad, *found[:3]), layout)
     seen = visible(q.shape[2], k.shape[2], *window)
-    return [*of_inputs, *found[3:]], exact(q, k, v, grad, seen, scale or q.shape[3] ** -0.5, sinks)
+    return [*of_inputs, *found[3:]], exact(q, k, v, grad, seen, scale or q.shape[3] ** -0.5, sinks, softcap=softcap)
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])

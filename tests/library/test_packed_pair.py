@@ -33,6 +33,8 @@ CASES: dict[str, tuple[Lengths, tuple[int, int, int], tuple[int, int]]] = {
     "one query each": ([(1, 70), (1, 1), (1, 129)], (2, 2, 128), CAUSAL_WINDOW),
     "rows without a key": ([(140, 5), (9, 9)], (2, 2, 64), CAUSAL_WINDOW),
     "one sequence": ([(70, 90)], (2, 2, 64), CAUSAL_WINDOW),
+    "a window": ([(140, 150), (33, 20), (5, 0)], (4, 2, 64), (20, 3)),
+    "head_dim 72, softcap": ([(33, 40), (20, 3)], (2, 2, 72), CAUSAL_WINDOW),
     "one row": ([(1, 1)], (1, 1, 64), FULL_WINDOW),
 }
 
@@ -54,14 +56,17 @@ def by_pair(*given: Any, window: tuple[int, int] = CAUSAL_WINDOW, **options: Any
     return attention_varlen(*given, q.shape[0], k.shape[0], **{"backward": PAIR, "window_size": window} | options)
 
 
-def wanted(inputs: Sequence[Tensor], grad: Tensor, cu: Sequence[Tensor], window: tuple[int, int]) -> list[Tensor]:
+def wanted(
+    inputs: Sequence[Tensor], grad: Tensor, cu: Sequence[Tensor], window: tuple[int, int], softcap: float = 0.0
+) -> list[Tensor]:
     """Returns the gradients in fp64, sequence by sequence, 0 in rows that are no sequence's."""
     found = [torch.zeros_like(x, dtype=torch.float64) for x in inputs]
     for bounds in zip(*(zip(of.tolist(), of.tolist()[1:]) for of in cu)):
         of_q, of_k = (slice(*of) for of in bounds)
         parts = [x[rows].transpose(0, 1)[None] for x, rows in zip((*inputs, grad), (of_q, of_k, of_k, of_q))]
         seen = visible(parts[0].shape[2], parts[1].shape[2], *window)
-        for whole, rows, part in zip(found, (of_q, of_k, of_k), exact(*parts, seen, parts[0].shape[3] ** -0.5)):
+        of_one = exact(*parts, seen, parts[0].shape[3] ** -0.5, softcap=softcap)
+        for whole, rows, part in zip(found, (of_q, of_k, of_k), of_one):
             whole[rows] = part[0].transpose(0, 1)
     return found
 
@@ -71,8 +76,10 @@ def test_each_sequence_has_its_gradients(name, on_cpu: Kernels) -> None:
     lengths, sizes, window = CASES[name]
     inputs, grad = drawn(lengths, *sizes)
     cu = begins(lengths)
-    found = torch.autograd.grad(by_pair(*inputs, *cu, window=window), inputs, grad)
-    for gradient, value, given, side in zip(found, wanted(inputs, grad, cu, window), inputs, (0, 1, 1), strict=True):
+    softcap = 1.5 if "softcap" in name else 0.0
+    found = torch.autograd.grad(by_pair(*inputs, *cu, window=window, softcap=softcap), inputs, grad)
+    expected = wanted(inputs, grad, cu, window, softcap)
+    for gradient, value, given, side in zip(found, expected, inputs, (0, 1, 1), strict=True):
         assert (gradient.shape, gradient.dtype, gradient.is_contiguous()) == (given.shape, given.dtype, True)
         torch.testing.assert_close(gradient.double(), value, atol=1e-2, rtol=1e-2)
         of_each = gradient.split([of[side] for of in lengths])

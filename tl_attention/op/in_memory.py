@@ -77,10 +77,9 @@ def check_place(name: str, tensor: Any, layout: str = BHSD) -> None:
     if not tensor.numel():
         return
     unit, offset = ALIGNMENT // tensor.element_size(), tensor.data_ptr() % ALIGNMENT
-    *outer, last = zip(tensor.shape, tensor.stride())
     strides = f"strides {_in_order(tensor.stride(), layout)}"
     remedy = f"{name}.contiguous()" + (", and copy what it then has" if name == "out" else "")
-    if (last[0] > 1 and last[1] != 1) or any(n > 1 and (s % unit or s == 0) for n, s in outer):
+    if not has_rows(tensor):
         raise InputError(
             f"attention: {name} has {strides}, expected 1 for the last dimension and multiples of {unit} ({ALIGNMENT} "
             f"bytes), not 0, for the others: pass {remedy}"
@@ -90,6 +89,12 @@ def check_place(name: str, tensor: Any, layout: str = BHSD) -> None:
         raise InputError(
             f"attention: {which} starts {offset} bytes after a multiple of {ALIGNMENT}, expected a multiple: pass {remedy}"
         )
+
+
+def has_rows(tensor: Any) -> bool:
+    """Says whether a tensor's rows are contiguous, and lie apart by multiples of 16 bytes."""
+    unit, (*outer, last) = ALIGNMENT // tensor.element_size(), zip(tensor.shape, tensor.stride())
+    return (last[0] <= 1 or last[1] == 1) and all(n <= 1 or (s and s % unit == 0) for n, s in outer)
 
 
 def whole_strides(tensor: Any) -> Any:

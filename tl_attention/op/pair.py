@@ -20,7 +20,7 @@ from tl_attention.kernels.registry import lowering_of, parameters_of
 from tl_attention.op import checks, compiled
 from tl_attention.op.aten import Saved
 from tl_attention.op.call import Call
-from tl_attention.op.in_memory import ALIGNMENT
+from tl_attention.op.in_memory import ALIGNMENT, has_rows, whole_strides
 from tl_attention.op.plan import NAMED
 from tl_attention.problem.features import BY_WORD, INPUTS
 from tl_attention.problem.mask import WINDOW, Mask, ceildiv, fitted, is_window, shortened
@@ -137,7 +137,6 @@ def gradients(
     `d_lse`: each row's sum of dO * O, less `d_lse` but for rows with an LSE of -inf. `features` are those that change
     scores, by word.
     """
-    given = given.but(_readable)
     _, q, k, v, _, lse = given
     batch, heads, seq_q, _ = q.shape
     if 0 in (batch, heads, seq_q, k.shape[2]):
@@ -158,7 +157,6 @@ def packed_gradients(
     Tensors are (rows, heads, head_dim), and the LSE is (heads, rows), as `attention_varlen` has them. Rows that are no
     sequence's have gradients of 0. `offsets` say where queries and keys of sequences begin.
     """
-    given = given.but(_readable_rows)
     _, q, k, v, _, lse = given
     (total_q, heads, _), sequences = q.shape, offsets[0].shape[0] - 1
     found = [x.new_zeros(x.shape) for x in (q, k, v)]
@@ -173,18 +171,20 @@ def _launch(
     scale: float | None, features: Mapping[str, float], offsets: tuple[Tensor, ...] = (),
 ) -> None:  # fmt: skip
     """Launches a pair's kernels, which write the gradients `found`, and LSE and D of rows to `rows`."""
-    grad, q, k, v, output, lse = given
+    strided = bool(offsets) or not all(x.is_contiguous() for x in given[1:4])
+    grad, q, k, v, output, lse = given.but(lambda x: _readable(x, strided))
+    dq, dk, dv = map(whole_strides, found)
     changing = {BY_WORD[word].name: value for word, value in features.items() if value}
     arguments = {
         "Q": q, "K": k, "V": v, "dO": grad, "O": output, "LSE": lse.contiguous(), "RowLSE": rows[0], "RowD": rows[1],
-        "dLSE": None if d_lse is None else d_lse.contiguous(), **dict(zip(("dQ", "dK", "dV"), found)), **changing,
+        "dLSE": None if d_lse is None else d_lse.contiguous(), "dQ": dq, "dK": dk, "dV": dv, **changing,
         "softmax_scale": q.shape[-1] ** -0.5 if scale is None else scale, **_fitted(mask, q, k).values(WINDOW),
     }  # fmt: skip
     # Used lengths as long as the offsets stand for none.
     arguments |= zip((parameter.name for parameter in OFFSETS), offsets * 2)
     sms, asked = compiled.sms_of(q.device), {*changing, *([] if d_lse is None else WITH_D_LSE)}
     with torch.cuda.device(q.device):
-        for schedule, variant, kernel in kernels(texts, (q, k, v), mask, frozenset(asked)):
+        for schedule, variant, kernel in kernels(texts, given[1:4], mask, frozenset(asked)):
             arguments["workers"] = schedule.kernel.workers(sms)
             if offsets:
                 total = (q if schedule.table.rows == "queries" else k).shape[0]
@@ -192,16 +192,8 @@ def _launch(
             kernel.launch(*(arguments[parameter.name] for parameter in parameters_of(schedule, variant)))
 
 
-def _readable(x: Tensor) -> Tensor:
-    """Returns a tensor as the kernels read it: a copy unless it is contiguous and aligned."""
-    if x.is_contiguous() and not x.data_ptr() % ALIGNMENT:
-        return x
-    return torch.empty_like(x, memory_format=torch.contiguous_format).copy_(x)
-
-
-def _readable_rows(x: Tensor) -> Tensor:
-    """Returns a tensor of packed sequences as the kernels read it: a copy unless each row of a head is aligned."""
-    unit, (row, head, column) = ALIGNMENT // x.element_size(), x.stride()
-    if column == 1 and row and head and not (row % unit or head % unit or x.data_ptr() % ALIGNMENT):
-        return x
-    return torch.empty_like(x, memory_format=torch.contiguous_format).copy_(x)
+def _readable(x: Tensor, strided: bool) -> Tensor:
+    """Returns a tensor as kernels read it, which take strides if `strided`: a copy where rows do not lie so."""
+    if x.data_ptr() % ALIGNMENT or not (has_rows(x) if strided else x.is_contiguous()):
+        x = torch.empty_like(x, memory_format=torch.contiguous_format).copy_(x)
+    return whole_strides(x) if strided else x
