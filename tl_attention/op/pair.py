@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tl_attention.compiler.compile import CompiledKernel
+from tl_attention.compiler.compile import CompiledKernel, is_finished, why_none_is_made
 from tl_attention.errors import InputError, ScheduleRefused, shown
 from tl_attention.kernels.backward.dialect import PADDED_ROWS
 from tl_attention.kernels.registry import lowering_of, parameters_of
@@ -21,16 +21,16 @@ from tl_attention.op.aten import Saved
 from tl_attention.op.call import Call
 from tl_attention.op.in_memory import ALIGNMENT
 from tl_attention.op.plan import NAMED
-from tl_attention.problem.features import INPUTS
+from tl_attention.problem.card import HOPPER
+from tl_attention.problem.features import INPUTS, NOTHING, FeatureValues
 from tl_attention.problem.mask import Mask, ceildiv, fitted, is_window
-from tl_attention.problem.variant import Variant
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import GRADIENT_PARAMETERS, Variant
 from tl_attention.schedule.files.named import Named, resolve
 from tl_attention.schedule.schedule import Schedule
 
 # In the order of their launches.
-LOOPS = ("dq", "dkdv")
-# What a kernel of dQ takes if the LSE has a gradient; it leaves D less that for the other kernel.
-WITH_D_LSE = frozenset({"dLSE"})
+LOOPS = tuple(GRADIENT_PARAMETERS)
 
 
 def texts_of(given: object) -> tuple[str, ...]:
@@ -59,46 +59,71 @@ def pair_of(texts: Sequence[str]) -> list[Named]:
     return pair
 
 
-def check_serves(call: Call, mask: Mask) -> None:
-    """Raises InputError if the call's pair does not compute its gradients. Lengths may be symbols."""
-    # One more score, such as a sink, only enters the LSE, which is given.
-    asked = ((f, value) for f, value in zip(INPUTS, call.values) if f.changes_scores)
-    features = frozenset(f.name for f, value in asked if (bool(value) if f.is_number else value is not None))
-    tensors = [call.where.canonical(x) for x in call[:3]]
-    for named, variant in _variants(pair_of(texts_of(call.backward)), tensors, mask, features):
+def problem_of(tensors: Sequence[Tensor], mask: Mask, asked: FeatureValues = NOTHING) -> AttentionShape:
+    """Returns the problem of q, k and v, (batch, heads, seq, head_dim), with one row, as its kernels serve all lengths.
+
+    Lengths may be symbols: they only say which sides of a window hide a key.
+    """
+    q, k, v = tensors
+    mask = fitted(mask, q.shape[2], k.shape[2]) if is_window(mask) else mask
+    heads_kv = max(1, int(k.shape[1]))
+    heads = heads_kv * max(1, int(q.shape[1]) // heads_kv)
+    dtype = str(q.dtype).removeprefix("torch.")
+    return AttentionShape(1, heads, 1, 1, int(q.shape[3]), dtype, mask, int(v.shape[3]), heads_kv, asked)
+
+
+def launched(
+    pair: Sequence[Named], problem: AttentionShape, strided: bool, arch: str = HOPPER.arch
+) -> list[tuple[Named, Variant]]:
+    """Returns what the backward of a problem launches, in order: schedules, each with its kernel's variant.
+
+    Raises InputError, with file and line, for what one of the schedules does not compute.
+    """
+    found = []
+    for named, variant in zip(pair, problem.variants_of_gradients(), strict=True):
+        variant = replace(variant, strided=strided, arch=arch)
         try:
             lowering_of(named.schedule).check_variant(named.schedule, variant)
         except ScheduleRefused as refusal:
             raise named.refused(refusal) from None
+        found.append((named, variant))
+    return found
 
 
-def _variants(
-    pair: Sequence[Named], tensors: Sequence[Tensor], mask: Mask, features: frozenset[str] = frozenset()
-) -> list[tuple[Named, Variant]]:
-    """Returns the schedules with the variants of their kernels for q, k and v, (batch, heads, seq, head_dim)."""
-    q, k, v = tensors
-    mask = fitted(mask, q.shape[2], k.shape[2]) if is_window(mask) else mask
-    group, strided = max(1, int(q.shape[1]) // max(1, int(k.shape[1]))), not all(x.is_contiguous() for x in tensors)
-    sizes = int(q.shape[3]), str(q.dtype).removeprefix("torch."), mask, int(v.shape[3])
-    optional = (features, features - WITH_D_LSE)
-    variants = (
-        Variant(*sizes, optional=asked, group=group, strided=strided, loop=loop)
-        for loop, asked in zip(LOOPS, optional, strict=True)
-    )
-    return list(zip(pair, variants))
+def why_not(texts: Sequence[str], problem: AttentionShape, strided: bool, arch: str) -> str:
+    """Returns why a pair does not compute a problem's gradients here, "" if it does: it compiles nothing."""
+    try:
+        kernels, lacking = launched(pair_of(texts), problem, strided, arch), why_none_is_made()
+        if not lacking or all(is_finished(named.schedule, variant) for named, variant in kernels):
+            return ""
+    except InputError as error:
+        return str(error)
+    return f"its kernels do not ship, and {lacking}"
+
+
+def check_serves(call: Call, mask: Mask) -> None:
+    """Raises InputError if the call's pair does not compute its gradients. Lengths may be symbols."""
+    values = {f.word: value if f.is_number else value is not None for f, value in zip(INPUTS, call.values)}
+    tensors = [call.where.canonical(x) for x in call[:3]]
+    launched(pair_of(texts_of(call.backward)), problem_of(tensors, mask, FeatureValues(**values)), is_strided(tensors))
+
+
+def is_strided(tensors: Sequence[Tensor]) -> bool:
+    """Says whether a kernel for contiguous tensors does not serve these."""
+    return not all(x.is_contiguous() for x in tensors)
 
 
 def kernels(
-    texts: Sequence[str], tensors: Sequence[Tensor], mask: Mask, has_d_lse: bool
+    texts: Sequence[str], tensors: Sequence[Tensor], mask: Mask, has_d_lse: bool = False
 ) -> list[tuple[Schedule, Variant, CompiledKernel]]:
     """Returns the pair's schedules, variants and compiled kernels for q, k and v, (batch, heads, seq, head_dim).
 
     They are compiled once in a process, to take the LSE's gradient if there is one. Raises InputError for another GPU's
     tensors, and for what is not proved.
     """
-    arch, found = checks.checked_card(tensors[0].device).arch, []
-    for named, variant in _variants(pair_of(texts), tensors, mask, WITH_D_LSE if has_d_lse else frozenset()):
-        variant = replace(variant, arch=arch)
+    arch, problem = checks.checked_card(tensors[0].device).arch, problem_of(tensors, mask).asking(lse=has_d_lse)
+    found = []
+    for named, variant in launched(pair_of(texts), problem, is_strided(tensors), arch):
         try:
             found.append((named.schedule, variant, compiled.kernel_of(named.schedule, variant)))
         except ScheduleRefused as refusal:
