@@ -1,15 +1,31 @@
 """Computes gradients of attention in fp64, and stands in for FlashAttention-2's and cuDNN's backward on the CPU."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from tl_attention.op import aten, backward, trial
-from tl_attention.schedule.files.backward import cudnn_versions
+from tl_attention.schedule.files.backward import BackwardRules, cudnn_versions, read
 
 OPEN = -1
+# No rule that ships names a pair of schedules.
+WITH_A_PAIR = """\
+rules:
+  - {deterministic: false, operator: pair, schedules: [dq, dkdv], why: it is fast, record: none yet}
+  - archs: [sm_80, sm_86, sm_89, sm_90a, sm_120]
+    operator: flash2
+    why: it serves all
+    record: none yet
+"""
+
+
+def rules_with_a_pair(folder: Path) -> BackwardRules:
+    """Returns rules that take a pair, and then FlashAttention-2, from a file that is written into the folder."""
+    (folder / "backward.yaml").write_text(WITH_A_PAIR)
+    return read(folder / "backward.yaml")
 
 
 def visible(seq_q: int, seq_kv: int, left: int = OPEN, right: int = OPEN) -> Tensor:

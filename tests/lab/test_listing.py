@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from gradients import rules_with_a_pair
 
+from tl_attention.lab.cli import call
 from tl_attention.lab.measure import records as measured
 from tl_attention.lab.measure.records import read_rows
 from tl_attention.schedule.files import catalogue
@@ -196,6 +198,55 @@ GRADIENTS = {
     "a softcap": (["--softcap", "30"], "none with softcap", ""),
     "a window of many queries": (["--shape", "1,8,64,8,128", "--window", "3,-1"], "none with this window", ""),
 }
+
+
+@pytest.fixture
+def pair_by_rule(monkeypatch, tmp_path) -> None:
+    """Has a rule name a pair, on a machine with compilers."""
+    found = rules_with_a_pair(tmp_path)
+    monkeypatch.setattr(call, "backward_rules", lambda: found)
+    monkeypatch.setattr("tl_attention.op.pair.why_none_is_made", lambda: "")
+
+
+def gradients(shown: str) -> list[str]:
+    return shown.partition("\ngradients: ")[2].splitlines()
+
+
+def test_a_rules_pair_is_shown_with_its_schedules_or_why_it_is_passed_over(cli, pair_by_rule, monkeypatch) -> None:
+    first, *rest = gradients(cli("explain", "--call", "--causal", "--sinks", "--lse").stdout)
+    assert first == "pair (dq, dkdv); of strided tensors flash2" and not any("passed over" in line for line in rest)
+    first, *rest = gradients(cli("explain", "--call", "--shape", "1,8,4096,256").stdout)
+    assert first == "flash2" and re.search(r"line 2: pair \(dq, dkdv\): /.*dq.yaml:.*: head_dim 256, which", rest[-1])
+    monkeypatch.setattr("tl_attention.op.pair.why_none_is_made", lambda: "nvcc: none that can compile")
+    monkeypatch.setattr("tl_attention.op.pair.is_finished", lambda schedule, variant: False)
+    first, *rest = gradients(cli("explain", "--call").stdout)
+    assert first == "flash2" and rest[-1].endswith("its kernels do not ship, and nvcc: none that can compile")
+
+
+# Options, and what is said of the gradients of a call that names a pair.
+NAMED = {
+    "served": (["dq", "dkdv", "--lse", "--shape", "1,8/2,100,64"], r"pair \(dq, dkdv\), which the call names"),
+    "head_dim 256": (
+        ["dq", "dkdv", "--shape", "1,8,4096,256"],
+        r"none: /.*dq.yaml:\d+: refused: .*head_dim 256, which .* not compute",
+    ),
+    "a softcap": (["dq", "dkdv", "--softcap", "9"], "none with softcap"),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_a_pair_that_the_call_names_computes_is_shown(cli, name, monkeypatch) -> None:
+    monkeypatch.setattr("tl_attention.op.pair.why_none_is_made", lambda: "")
+    options, words = NAMED[name]
+    result = cli("explain", "--call", *options)
+    assert result.exit_code == 0 and re.fullmatch(words, "\n".join(gradients(result.stdout)))
+
+
+def test_a_mistake_in_a_pair_is_one_line(error_of) -> None:
+    assert "it orders loop dkdv, expected a schedule of loop dq" in error_of("explain", "--call", "dkdv", "dq")
+    assert "no schedule is named 'dqq'" in error_of("explain", "--call", "dqq", "dkdv")
+    assert "expected neither a SCHEDULE, but the two of a pair" in error_of("explain", "--call", "dq")
+    assert error_of("explain", "dq", "dkdv").startswith("explain: expected a SCHEDULE, or --call")
 
 
 @pytest.mark.parametrize("name", GRADIENTS)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
+from gradients import rules_with_a_pair
 from mutations import shipped
 from pool_jobs import compile_by_name
 
@@ -19,6 +21,7 @@ from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files import defaults
 from tl_attention.schedule.files.defaults import default_schedule, default_schedules
+from tl_attention.schedule.files.named import resolve
 
 SEED = shipped()["seed"]
 
@@ -103,6 +106,17 @@ CALLS = {
             for name in ("short_keys", "short_full", "d96_2k")
         },
     ),
+    "a pair of schedules": (
+        "dq dkdv --dtype bf16 --causal --shape 1,8/2,4096,64",
+        {(loop, Variant(64, "bfloat16", CAUSAL, group=4, loop=loop)) for loop in ("dq", "dkdv")},
+    ),
+    "a pair of schedules, and the LSE": (
+        "dq dkdv --dtype bf16 --causal --lse --sinks",
+        {
+            (loop, Variant(128, "bfloat16", CAUSAL, group=1, loop=loop, optional=frozenset(optional)))
+            for loop, optional in (("dq", ()), ("dq", ("dLSE",)), ("dkdv", ()))
+        },
+    ),
     "a window that is causal with and without the word": (
         "best_causal --dtype fp16 --window 1023,0",
         {("best_causal", Variant(128, "float16", Mask(1023, 0).runtime))},
@@ -121,10 +135,22 @@ def test_the_kernels_of_the_calls_that_the_options_name_are_compiled_each_once(n
     )
     assert result.stderr.splitlines() == progress
     assert {(kernel.name, kernel.variant) for kernel in filled} == kernels and len(filled) == len(kernels)
-    assert all(kernel.schedule == shipped()[kernel.name] for kernel in filled)
+    assert all(kernel.schedule == resolve(kernel.name).schedule for kernel in filled)
     first, *others = result.stdout.splitlines()
     assert first.endswith(": was there already") and all(line.endswith(": compiled in 1.2 s") for line in others)
     assert len(others) == len(kernels) - 1
+
+
+@pytest.mark.parametrize("options, loops", [("--lse", ["dq", "dkdv"]), ("--lse --strided", []), ("", [])])
+def test_kernels_of_a_rules_pair_are_compiled_for_calls_with_a_gradient(
+    options, loops, filled, cli, monkeypatch, tmp_path
+) -> None:
+    found = rules_with_a_pair(tmp_path)
+    monkeypatch.setattr(import_module("tl_attention.lab.cli.warm"), "backward_rules", lambda: found)
+    assert cli("warm", "--dtype", "bf16", "--causal", *options.split()).exit_code == 0
+    expected = [Variant(128, "bfloat16", CAUSAL, group=1, loop=loop) for loop in loops]
+    assert [kernel.variant for kernel in filled if kernel.variant.loop != "forward"] == expected
+    assert len(filled) > len(loops)
 
 
 def test_a_line_says_what_is_compiled(filled, cli) -> None:
@@ -132,6 +158,8 @@ def test_a_line_says_what_is_compiled(filled, cli) -> None:
     assert cli("warm", "d192_128_causal", *more.split()).stdout == (
         "d192_128_causal head_dim 192/128 bfloat16 causal, LSE, Sinks, strided: was there already\n"
     )
+    of_gradients = cli("warm", "dq", "--dtype", "bf16", "--causal", "--shape", "1,8/2,9,64").stdout
+    assert of_gradients == "dq head_dim 64 bfloat16 causal, 4 heads of Q for each of K and V: was there already\n"
 
 
 def test_schedules_that_are_not_meant_for_a_head_size_are_left_out_with_a_line(filled, cli) -> None:

@@ -108,7 +108,7 @@ rules:
 """
 # Replace this in the rules above by this; then the line, and what the message says.
 MISTAKES = {
-    "operator": ("cudnn", "cudn", 4, "rules[0].operator: expected 'flash2' or 'cudnn', found 'cudn'"),
+    "operator": ("cudnn", "cudn", 4, "rules[0].operator: expected 'flash2', 'cudnn' or 'pair', found 'cudn'"),
     "no operator": ("operator: flash2, ", "", 9, "rules[1].operator: the key is missing"),
     "condition": ("square", "sqare", 2, "rules[0].sqare: unknown key, did you mean square?"),
     "truth": ("true", "1", 2, "rules[0].square: expected true or false, found 1"),

@@ -12,22 +12,22 @@ from code_lines import code_lines, count
 SLACK = 40
 BUDGET = {
     "tl_attention": 260,
-    "problem": 920,
-    "schedule": 2060,
+    "problem": 925,
+    "schedule": 2080,
     "program": 1195,
     "kernels": 4370,
     "launch": 835,
     "codeproof": 5475,
-    "compiler": 570,
-    "op": 2360,
-    "lab": 10050,
+    "compiler": 580,
+    "op": 2380,
+    "lab": 10105,
     "tools": 6430,
-    "tests": 1225,
-    "tests/library": 15770,
+    "tests": 1240,
+    "tests/library": 15890,
     "tests/proof": 4340,
-    "tests/lab": 8365,
-    "library": 18030,
-    "path": 9335,
+    "tests/lab": 8440,
+    "library": 18080,
+    "path": 9380,
 }
 
 

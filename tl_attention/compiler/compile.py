@@ -22,6 +22,7 @@ from tl_attention.compiler.toolchain import (
     NoCompiler,
     cache_enabled,
     cache_folder,
+    check_host_compiler,
     chosen_nvcc,
     tilelang_folder,
 )
@@ -130,6 +131,18 @@ def is_finished(schedule: Schedule, variant: Variant) -> bool:
     if ships(schedule, variant):
         return True
     return cache_enabled() and store.read(store_file(schedule, variant)) is not None
+
+
+def why_none_is_made() -> str:
+    """Returns why no kernel can be compiled here, "" if compilers are there. TileLang is not imported."""
+    import torch
+
+    try:
+        check_host_compiler()
+        chosen_nvcc(torch.version.cuda)
+    except InputError as error:
+        return str(error)
+    return "" if tilelang_folder() else f"TileLang is not installed, {SEE_EXTRA}"
 
 
 def ships(schedule: Schedule, variant: Variant) -> bool:

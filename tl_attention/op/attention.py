@@ -93,13 +93,12 @@ def attention(
         backward: a pair (dq, dkdv) of schedules, each named as `schedule` is, such as ("dq", "dkdv"): their two kernels
             compute the gradients, with the same bits for the same call. They serve contiguous bhsd tensors of head_dim
             64 or 128, no mask or a causal one, and no feature but sinks; where a gradient is needed, anything else is
-            an InputError. The LSE of return_lse has a gradient, too. No default rule takes such a pair, as none has run
-            on a GPU yet.
+            an InputError. With a pair the LSE of return_lse has a gradient, too. No default rule takes such a pair, as
+            none has run on a GPU yet.
 
     Under torch.compile and torch.export the call is the operator `torch.ops.tl_attention.forward`, which takes neither
     `out` nor a Schedule. Gradients of q, k, v and sinks come from cuDNN's backward or PyTorch's FlashAttention-2, as
-    `tl-attention explain --call` shows; none with a softcap or out, and with return_lse only by `backward`. Rows that
-    see no key have gradient 0.
+    `tl-attention explain --call` shows; none with a softcap, return_lse or out. Rows that see no key have gradient 0.
 
     Returns: the output (batch, heads, seq_q, head_dim_v) in q's dtype, contiguous in its layout, or `out`.
     Raises: InputError (a ValueError) for anything that is not supported. A schedule that cannot run raises

@@ -1,8 +1,8 @@
 """The gradients of q, k, v and sinks: which of PyTorch's operators computes them, and what is done around it.
 
 A pair of schedules that the call names computes those of q, k and v. For other calls the first rule of
-schedule/files/backward.yaml that serves the call names the operator. A shape's first calls take FlashAttention-2, as
-cuDNN builds a plan for each new shape.
+schedule/files/backward.yaml that serves the call names the operator, which may be a pair, too. A shape's first calls
+take FlashAttention-2 before cuDNN, which builds a plan for each new shape.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tl_attention.errors import InputError
 from tl_attention.op import aten, checks, pair, trial
 from tl_attention.op.aten import Saved
 from tl_attention.op.in_memory import BHSD
@@ -38,6 +39,7 @@ class GradShape:
     versions: tuple[str, ...] = ()  # cuDNN's that it is known to be right with
     rows: Rows = NO_ROWS  # the queries that see a key
     mask: Mask = FULL  # of these queries
+    pair: tuple[str, ...] = ()  # the names of its schedules, if the operator is a pair
     calls: int = 0
     has_plan: bool = False  # whether cuDNN has served the shape
 
@@ -105,15 +107,32 @@ def _new_shape(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> GradShape:
     rows = Rows.of(mask, seq_q, seq_kv)
     if 0 in (batch, heads, rows.count):
         return GradShape(rows=rows)
-    mask = fitted(mask, rows.count, seq_kv)
+    whole, mask = mask, fitted(mask, rows.count, seq_kv)
     if _taken and (operator := _taken[-1]):
         # Whoever names it gets it, without a trial.
         return GradShape(operator, 0, (trial.cudnn_version(),), rows, mask)
     dtype = str(q.dtype).removeprefix("torch.")
     problem = AttentionShape(batch, heads, rows.count, seq_kv, head_dim, dtype, mask, v.shape[3], heads_kv)
-    rules = backward_rules()
-    rule = rules.rules[rules.choose(case_of(problem, checks.checked_card(q.device).arch, deterministic()))]
-    return GradShape(rule.operator, 0 if _taken else rule.after, rule.versions, rows, mask)
+    rules, case = backward_rules(), case_of(problem, checks.checked_card(q.device).arch, deterministic())
+    rule = rules.rules[rules.choose(case, lambda rule: _may(rule.schedules, (q, k, v), whole))]
+    return GradShape(rule.operator, 0 if _taken else rule.after, rule.versions, rows, mask, rule.schedules)
+
+
+def _may(names: Sequence[str], tensors: Sequence[Tensor], mask: Mask) -> bool:
+    """Says whether a rule's pair computes the gradients of q, k and v here, and compiles its kernels then.
+
+    Warns of a pair whose kernels cannot be made.
+    """
+    arch = checks.checked_card(tensors[0].device).arch
+    if pair.why_not(names, pair.problem_of(tensors, mask), pair.is_strided(tensors), arch):
+        return False
+    try:
+        pair.kernels(names, tensors, mask)
+    except InputError as error:
+        of = f"{', '.join(names)} have no gradients of q {tuple(tensors[0].shape)}"
+        warnings.warn(f"tl_attention: {of}, and other rules decide: {error}", stacklevel=2)
+        return False
+    return True
 
 
 def dense(
@@ -128,15 +147,19 @@ def dense(
     """
     if layout != BHSD:
         given = given.but(_swapped)
-    if backward is not None:
+    q, k, v = given[1:4]
+    shape = GradShape(pair=tuple(backward)) if backward else shape_of(q, k, v, causal, (window_size[0], window_size[1]))
+    if shape.pair:
         mask = masked(causal, (window_size[0], window_size[1]))
+<<<<<<< HEAD
         *found, products = pair.gradients(backward, given, d_lse, mask, scale, **features)
+=======
+        *found, products = pair.gradients(shape.pair, given, d_lse, mask, scale)
+>>>>>>> h1
         dq, dk, dv = found if layout == BHSD else map(_swapped, found)
         # A row with neither a key nor a sink has an LSE of -inf, and no weights.
         lse = given.lse.masked_fill(given.lse.isneginf(), float("inf"))
         return dq, dk, dv, None if sinks is None else _of_sinks(sinks, lse, products)
-    q, k, v = given[1:4]
-    shape = shape_of(q, k, v, causal, (window_size[0], window_size[1]))
     # The output of a row without keys is 0 whatever its sink.
     seen = Saved(*(x if x is k or x is v else shape.rows.computed(x) for x in given)) if shape.rows.hidden else given
     gradients = _of_rows_with_keys(seen._replace(lse=seen.lse.contiguous()), shape, scale)

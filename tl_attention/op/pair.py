@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tl_attention.compiler.compile import CompiledKernel
+from tl_attention.compiler.compile import CompiledKernel, is_finished, why_none_is_made
 from tl_attention.errors import InputError, ScheduleRefused, shown
 from tl_attention.kernels.backward.dialect import PADDED_ROWS
 from tl_attention.kernels.registry import lowering_of, parameters_of
@@ -22,19 +22,31 @@ from tl_attention.op.aten import Saved
 from tl_attention.op.call import Call
 from tl_attention.op.in_memory import ALIGNMENT, has_rows, whole_strides
 from tl_attention.op.plan import NAMED
+<<<<<<< HEAD
 from tl_attention.problem.features import BY_WORD, INPUTS
 from tl_attention.problem.mask import WINDOW, Mask, ceildiv, fitted, is_window, shortened
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import OFFSETS, Variant
+=======
+from tl_attention.problem.card import HOPPER
+from tl_attention.problem.features import INPUTS, NOTHING, FeatureValues
+from tl_attention.problem.mask import Mask, ceildiv, fitted, is_window
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import GRADIENT_PARAMETERS, Variant
+>>>>>>> h1
 from tl_attention.schedule.files.named import Named, resolve
 from tl_attention.schedule.schedule import Schedule
 
 # In the order of their launches.
+<<<<<<< HEAD
 LOOPS = ("dq", "dkdv")
 # What a kernel of dQ takes if the LSE has a gradient; it leaves D less that for the other kernel.
 WITH_D_LSE = frozenset({"dLSE"})
 # Tensors of packed sequences have no batch.
 PACKED_DIMENSIONS = 3
+=======
+LOOPS = tuple(GRADIENT_PARAMETERS)
+>>>>>>> h1
 
 
 def texts_of(given: object) -> tuple[str, ...]:
@@ -63,16 +75,45 @@ def pair_of(texts: Sequence[str]) -> list[Named]:
     return pair
 
 
+<<<<<<< HEAD
 def check_serves(call: Call, mask: Mask) -> None:
     """Raises InputError if the call's pair does not compute its gradients. Lengths may be symbols."""
     tensors = [call.where.canonical(x) for x in call[:3]]
     for named, variant in _variants(pair_of(texts_of(call.backward)), tensors, mask, optional_of(call)):
+=======
+def problem_of(tensors: Sequence[Tensor], mask: Mask, asked: FeatureValues = NOTHING) -> AttentionShape:
+    """Returns the problem of q, k and v, (batch, heads, seq, head_dim), with one row, as its kernels serve all lengths.
+
+    Lengths may be symbols: they only say which sides of a window hide a key.
+    """
+    q, k, v = tensors
+    mask = fitted(mask, q.shape[2], k.shape[2]) if is_window(mask) else mask
+    heads_kv = max(1, int(k.shape[1]))
+    heads = heads_kv * max(1, int(q.shape[1]) // heads_kv)
+    dtype = str(q.dtype).removeprefix("torch.")
+    return AttentionShape(1, heads, 1, 1, int(q.shape[3]), dtype, mask, int(v.shape[3]), heads_kv, asked)
+
+
+def launched(
+    pair: Sequence[Named], problem: AttentionShape, strided: bool, arch: str = HOPPER.arch
+) -> list[tuple[Named, Variant]]:
+    """Returns what the backward of a problem launches, in order: schedules, each with its kernel's variant.
+
+    Raises InputError, with file and line, for what one of the schedules does not compute.
+    """
+    found = []
+    for named, variant in zip(pair, problem.variants_of_gradients(), strict=True):
+        variant = replace(variant, strided=strided, arch=arch)
+>>>>>>> h1
         try:
             lowering_of(named.schedule).check_variant(named.schedule, variant)
         except ScheduleRefused as refusal:
             raise named.refused(refusal) from None
+        found.append((named, variant))
+    return found
 
 
+<<<<<<< HEAD
 def optional_of(call: Call) -> frozenset[str]:
     """Returns the optional parameters of the kernels that compute a call's gradients.
 
@@ -112,15 +153,48 @@ def _fitted(mask: Mask, q: Tensor, k: Tensor) -> Mask:
 
 def kernels(
     texts: Sequence[str], tensors: Sequence[Tensor], mask: Mask, optional: frozenset[str] = frozenset()
+=======
+def why_not(texts: Sequence[str], problem: AttentionShape, strided: bool, arch: str) -> str:
+    """Returns why a pair does not compute a problem's gradients here, "" if it does: it compiles nothing."""
+    try:
+        kernels, lacking = launched(pair_of(texts), problem, strided, arch), why_none_is_made()
+        if not lacking or all(is_finished(named.schedule, variant) for named, variant in kernels):
+            return ""
+    except InputError as error:
+        return str(error)
+    return f"its kernels do not ship, and {lacking}"
+
+
+def check_serves(call: Call, mask: Mask) -> None:
+    """Raises InputError if the call's pair does not compute its gradients. Lengths may be symbols."""
+    values = {f.word: value if f.is_number else value is not None for f, value in zip(INPUTS, call.values)}
+    tensors = [call.where.canonical(x) for x in call[:3]]
+    launched(pair_of(texts_of(call.backward)), problem_of(tensors, mask, FeatureValues(**values)), is_strided(tensors))
+
+
+def is_strided(tensors: Sequence[Tensor]) -> bool:
+    """Says whether a kernel for contiguous tensors does not serve these."""
+    return not all(x.is_contiguous() for x in tensors)
+
+
+def kernels(
+    texts: Sequence[str], tensors: Sequence[Tensor], mask: Mask, has_d_lse: bool = False
+>>>>>>> h1
 ) -> list[tuple[Schedule, Variant, CompiledKernel]]:
     """Returns the pair's schedules, variants and compiled kernels for q, k and v, which `_variants` describes.
 
     They are compiled once in a process, and take these `optional` parameters. Raises InputError for another GPU's
     tensors, and for what is not proved.
     """
+<<<<<<< HEAD
     arch, found = checks.checked_card(tensors[0].device).arch, []
     for named, variant in _variants(pair_of(texts), tensors, mask, optional):
         variant = replace(variant, arch=arch)
+=======
+    arch, problem = checks.checked_card(tensors[0].device).arch, problem_of(tensors, mask).asking(lse=has_d_lse)
+    found = []
+    for named, variant in launched(pair_of(texts), problem, is_strided(tensors), arch):
+>>>>>>> h1
         try:
             found.append((named.schedule, variant, compiled.kernel_of(named.schedule, variant)))
         except ScheduleRefused as refusal:

@@ -12,7 +12,7 @@ from tl_attention.problem.features import NOTHING, FeatureValues
 from tl_attention.problem.head_dims import HeadSize, check_head_dim, head_size, parse_head_size, sizes_of, tile_dim
 from tl_attention.problem.lengths import LENGTHS_TEXT, Lengths, lengths_text, parse_lengths
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, masked, parse_window
-from tl_attention.problem.variant import Sizes, Variant, rows_of_box
+from tl_attention.problem.variant import GRADIENT_PARAMETERS, Sizes, Variant, rows_of_box
 
 Dtype = Literal["float16", "bfloat16"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
@@ -179,6 +179,17 @@ class AttentionShape:
         group = self.group if fixed or tile_heads > 1 else None
         found = Variant(self.head_dim, self.dtype, mask, columns_v, sizes, optional, group, packed=self.packed)
         return replace(found, parts=parts, tile_heads=tile_heads)
+
+    def variants_of_gradients(self) -> list[Variant]:
+        """Returns the variants of the kernels that compute this problem's gradients, in the order of their launches.
+
+        One more score, such as a sink, only enters the LSE, which they are given. Where the problem asks for the LSE,
+        that has a gradient too, which the first takes.
+        """
+        optional = frozenset(feature.name for feature in self.asked.features if feature.changes_scores)
+        found = replace(self.variant(), optional=optional, group=self.group)
+        first, *others = (replace(found, loop=loop) for loop in GRADIENT_PARAMETERS)
+        return [replace(first, optional=optional | {"dLSE"}) if self.asked["lse"] else first, *others]
 
     def asking(self, **features: object) -> AttentionShape:
         """Returns a copy of the problem with these values for these features, such as softcap=30.0.

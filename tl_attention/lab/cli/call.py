@@ -5,45 +5,80 @@ It imports nothing heavy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import click
 
+from tl_attention.errors import printable
 from tl_attention.op.rows import Rows
-from tl_attention.problem.mask import masked, parse_window
+from tl_attention.problem.mask import fitted, masked, parse_window
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.files.backward import BackwardRule, backward_rules, case_of, masks_alike, packed_masks_alike
 from tl_attention.schedule.files.conditions import Case, RuleFile
 from tl_attention.schedule.files.defaults import computed_problem, defaults
 
 
-def explain_call(shape: str, arch: str, invariant: bool | None, *, causal: bool, window: str, **asked: Any) -> None:
+def explain_call(
+    shape: str, arch: str, invariant: bool | None, *, causal: bool, window: str, backward: Sequence[str] = (),
+    **asked: Any,
+) -> None:  # fmt: skip
     """Prints the rules that a call of these options takes, and above each those that it passes over, and why.
 
-    `asked` is what `AttentionShape.parse` takes beside the mask, which may hide all keys of a query.
+    `asked` is what `AttentionShape.parse` takes beside the mask, which may hide all keys of a query. `backward` has the
+    names of the pair that the call names, if it does.
     """
-    seen = _seen(AttentionShape.parse(shape, **asked), causal, window)
+    whole = AttentionShape.parse(shape, **asked)
+    if backward:
+        from tl_attention.op.pair import pair_of
+
+        # A mistake in it is told before anything is shown.
+        pair_of(backward)
+    seen = _seen(whole, causal, window)
     problem, invariant = computed_problem(seen, arch, invariant)
     case, found = Case.of(problem, arch), defaults()
     number = found.choose(case, invariant)
     click.echo(f"{found.rules[number].schedule}\n")
-    _show(found, number, case, [rule.schedule for rule in found.rules], invariant)
+    # Only an invariant case passes over rules whose conditions are all met.
+    otherwise = "computes a row otherwise than the schedule of any length does"
+    _show(found, number, case, [rule.schedule for rule in found.rules], lambda passed: otherwise if invariant else "")
     click.echo()
     if none := _without_gradient(seen):
         click.echo(f"gradients: none {none}")
         return
-    rules, case = backward_rules(), case_of(seen, arch)
-    number = rules.choose(case)
-    click.echo(f"gradients: {_said(rules.rules[number])}\n")
-    _show(rules, number, case, [rule.operator for rule in rules.rules])
+    mask = seen.mask if whole.packed else fitted(seen.mask, whole.seq_q, whole.seq_kv)
+    _show_gradients(seen, replace(whole, mask=mask), arch, backward)
+
+
+def _show_gradients(seen: AttentionShape, whole: AttentionShape, arch: str, backward: Sequence[str]) -> None:
+    """Shows what computes the gradients of a call: the pair that it names, or what the rules take."""
+
+    def why_not(names: Sequence[str], problem: AttentionShape, strided: bool = False) -> str:
+        from tl_attention.op import pair
+
+        return pair.why_not(names, problem, strided, arch)
+
+    def choose(strided: bool) -> int:
+        return rules.choose(case, lambda rule: not why_not(rule.schedules, for_rules, strided))
+
+    if backward:
+        why, names = why_not(backward, whole), ", ".join(map(printable, backward))
+        click.echo(f"gradients: none: {why}" if why else f"gradients: pair ({names}), which the call names")
+        return
+    # Only a pair that the call names computes a gradient of the LSE.
+    rules, case, for_rules = backward_rules(), case_of(seen, arch), whole.asking(lse=False)
+    number, of_strided = choose(False), choose(True)
+    others = "" if of_strided == number else f"; of strided tensors {_said(rules.rules[of_strided])}"
+    click.echo(f"gradients: {_said(rules.rules[number])}{others}\n")
+    taken = [rule.words for rule in rules.rules]
+    _show(rules, number, case, taken, lambda passed: why_not(rules.rules[passed].schedules, for_rules))
 
 
 def _said(rule: BackwardRule) -> str:
     """Says which operator computes the gradients of a call now, and which later."""
     if not rule.after:
-        return rule.operator
+        return rule.words
     versions = f", if cuDNN is {' or '.join(rule.versions)} or passes a trial" if rule.versions else ""
     return f"flash2 now, and {rule.operator} once a process has had {rule.after} calls of the shape{versions}"
 
@@ -60,8 +95,11 @@ def _without_gradient(problem: AttentionShape) -> str:
     return "" if alike else "with this window and more queries than keys"
 
 
-def _show(of: RuleFile[Any], number: int, case: Case, taken: Sequence[str], invariant: bool = False) -> None:
-    """Shows the rule of this index and those that were passed over; `taken` has what the rules name."""
+def _show(of: RuleFile[Any], number: int, case: Case, taken: Sequence[str], why_not: Callable[[int], str]) -> None:
+    """Shows the rule of this index and those that were passed over; `taken` has what the rules name.
+
+    `why_not` says why a rule was passed over whose conditions are all met, by its index.
+    """
     rule = of.rules[number]
     for name, text in {
         "case": case,
@@ -75,9 +113,8 @@ def _show(of: RuleFile[Any], number: int, case: Case, taken: Sequence[str], inva
         click.echo("\npassed over, with the first condition that the case does not meet:")
     for passed, other in above:
         unmet = other.unmet(case)
-        # Only an invariant case passes over rules whose conditions are all met.
-        assert unmet is not None or invariant, "the first rule that serves a case is taken"
-        why = other.condition(unmet) if unmet else "computes a row otherwise than the schedule of any length does"
+        why = other.condition(unmet) if unmet else why_not(passed)
+        assert why, "the first rule that serves a case is taken"
         click.echo(f"  line {of.line(passed)}: {taken[passed]}: {why}")
 
 

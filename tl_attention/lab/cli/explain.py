@@ -20,6 +20,7 @@ from tl_attention.lab.cli.options import (
     shape_for,
     window_option,
 )
+from tl_attention.lab.cli.schedules import schedules_argument
 from tl_attention.problem.card import Card
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.shape import AttentionShape
@@ -37,11 +38,12 @@ if TYPE_CHECKING:
         "explain mine.yaml --head-dim 64": "a file of yours, with a narrower head",
         "explain best --cycles": "with what each wait costs, which a model of the SM predicts",
         "explain --call --causal": "the schedule and the gradients of a call that names none",
+        "explain dq dkdv --call --shape 1,8,4096,64": "the same, of a call whose gradients two schedules compute",
         "explain --call --shape 1,32/8,4096,64 --arch rtx3090": "grouped heads, head_dim 64, on another card",
     },
     gone={"--model": "is gone: a schedule is shown as its lowering runs it"},
 )
-@click.argument("schedule", required=False)
+@schedules_argument
 @click.option("--call", is_flag=True, help="show which schedule attention() takes for a call of these options")
 @problem_options
 @window_option
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
 def explain(
     context: click.Context,
     /,
-    schedule: str | None,
+    schedules: tuple[str, ...],
     call: bool,
     shape: str | None,
     head_dim: HeadSize | None,
@@ -69,19 +71,23 @@ def explain(
     """Show what a schedule does: what it takes of an SM, its options, and who waits for whom in an iteration.
 
     The last lines say what is proved of it. With --call it shows which schedule attention() takes for a call that names
-    none, which operator its gradients take, and why: below each stand the rules above its own, each with the first
-    condition that the call does not meet. The options of problems are those of the call.
+    none, what computes its gradients, and why: below each stand the rules above its own, each with the first
+    condition that the call does not meet. The options of problems are those of the call. With --call two SCHEDULES are
+    the pair that the call names for its gradients.
     """
     if call:
-        if schedule is not None or cycles:
-            raise InputError("explain: --call is about a call, expected neither a SCHEDULE nor --cycles beside it")
-        explain_call(shape_for(shape, head_dim), card_for(card).arch, invariant, **asked)
-    elif schedule is None:
+        if len(schedules) not in (0, 2) or cycles:
+            raise InputError(
+                "explain: --call is about a call, expected neither a SCHEDULE, but the two of a pair for gradients, nor "
+                "--cycles beside it"
+            )
+        explain_call(shape_for(shape, head_dim), card_for(card).arch, invariant, backward=schedules, **asked)
+    elif len(schedules) != 1:
         raise InputError("explain: expected a SCHEDULE, or --call for what attention() takes for a call")
-    elif stray := given(context, "schedule", "head_dim", "cycles", "card"):
+    elif stray := given(context, "schedules", "head_dim", "cycles", "card"):
         raise InputError(f"{stray} is of a call: expected --call, and no SCHEDULE")
     else:
-        _explain(schedule, head_dim, cycles, card)
+        _explain(schedules[0], head_dim, cycles, card)
 
 
 def _explain(schedule: str, head_dim: HeadSize | None, cycles: bool, card: Card | None) -> None:

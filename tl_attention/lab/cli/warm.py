@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,10 @@ from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.mask import Mask, masked, parse_window
 from tl_attention.problem.shape import AttentionShape, parse_dtype
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.backward import backward_rules, case_of
 from tl_attention.schedule.files.defaults import default_schedules
 from tl_attention.schedule.files.named import Named, resolve
+from tl_attention.schedule.loop.loops import FORWARD
 
 if TYPE_CHECKING:
     from tl_attention.lab.measure.candidate import Candidate
@@ -71,7 +74,7 @@ def warm(**asked: Any) -> None:
     Without a SCHEDULE these are the kernels that attention() takes by default. A kernel serves all batches, heads and
     lengths, and all windows that are closed on the same sides. The options say for which calls: of a shape these are
     the head size, how many heads of Q share one of K and V, and whether sequences are packed. --lse is for calls that
-    return the LSE or have a gradient.
+    return the LSE or have a gradient. Of loop dq and dkdv they are the kernels that compute gradients.
     """
     if not filled(kernels_of(**asked)):
         sys.exit(FAILED)
@@ -92,7 +95,7 @@ def kernels_of(
     """Returns the kernels that `warm` compiles with these options, each once. Raises as the command fails."""
     # A mistake in any file or option is told before the first slow import.
     on = card or card_at_hand()
-    named = compiled_for_card(resolve_all(texts_of(schedules)), on) if schedules else []
+    named = compiled_for_card(resolve_all(texts_of(schedules), None), on) if schedules else []
     kinds = (False, True) if causal is None else (causal,)
     masks = dict.fromkeys(masked(is_causal, _window(window)) for is_causal in kinds)
     of_calls = AttentionShape.parse(shape_for(shape, head_dim, named))
@@ -105,6 +108,8 @@ def kernels_of(
         for mask in masks
     ]
     wanted = [(one, call) for call in shapes for one in _named(named, call, on, invariant, is_sized, shape)]
+    if not named:
+        wanted += [one for call in shapes for one in _of_gradients(call, strided, on)]
     problems = ErrorCount()
     # Only head sizes matter here.
     for (_, size), one in {(one.text, shape.head_size): one for one, shape in wanted}.items():
@@ -127,7 +132,12 @@ def kernels_of(
             tile_heads=heads,
         )
         for one, shape in wanted
-        for problem, heads, in_parts in kernels_for_any_lengths(shape, one.schedule, invariant)
+        for problem, heads, in_parts in (
+            kernels_for_any_lengths(shape, one.schedule, invariant)
+            if one.schedule.loop == FORWARD
+            # The LSE of a call that returns it may have a gradient, or none.
+            else [(of, 1, False) for of in dict.fromkeys((shape.asking(lse=False), shape))]
+        )
     )
     # Two names may have one schedule.
     return [*{(kernel.schedule, kernel.variant): kernel for kernel in kernels}.values()]
@@ -182,10 +192,24 @@ def _named(
     return [resolve(name) for name in default_schedules(shape, card.arch, invariant)]
 
 
+def _of_gradients(shape: AttentionShape, strided: bool, card: Card) -> Iterator[tuple[Named, AttentionShape]]:
+    """Yields the schedules of the pairs that rules take for the gradients of such calls, with the calls' problem."""
+    from tl_attention.op.pair import launched, pair_of
+
+    # The LSE has a gradient only by a pair that the call names.
+    problem = shape.asking(lse=False)
+    for names in backward_rules().pairs(case_of(shape, card.arch)) if shape.asked["lse"] else ():
+        # The next rule serves what a pair does not compute.
+        with suppress(InputError):
+            yield from [(named, problem) for named, _ in launched(pair_of(names), problem, strided, card.arch)]
+
+
 def _words(kernel: Candidate) -> str:
     """Describes a kernel in a line, with its schedule, head size, dtype, mask, features and arch."""
     variant = kernel.variant
-    group = [f"{variant.group} heads of Q for each of K and V, their rows in one tile"] if variant.group else []
+    together = ", their rows in one tile" if variant.tile_heads > 1 else ""
+    is_grouped = variant.tile_heads > 1 or (variant.group or 1) > 1
+    group = [f"{variant.group} heads of Q for each of K and V{together}"] if is_grouped else []
     more = [
         *group,
         *sorted(variant.optional),

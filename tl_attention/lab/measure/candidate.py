@@ -15,6 +15,7 @@ from tl_attention.problem.mask import ceildiv, is_window
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.loop.loops import FORWARD
 from tl_attention.schedule.schedule import Schedule
 
 # Scaling Q by this spreads a row's scores so far that a wrong row maximum makes exponentials overflow, or vanish.
@@ -68,11 +69,17 @@ class Candidate:
 
     @property
     def variant(self) -> Variant:
-        """Returns the kernel variant to compile, from the problem and the fields that change the kernel."""
+        """Returns the kernel variant to compile, from the problem and the fields that change the kernel.
+
+        The kernel of a loop of gradients takes the LSE's gradient if the problem asks for the LSE.
+        """
+        schedule = self.ours.schedule
+        if schedule.loop == FORWARD:
+            found = self.shape.variant(self.fixed, self.in_parts, self.tile_heads)
+        else:
+            found = {variant.loop: variant for variant in self.shape.variants_of_gradients()}[schedule.loop]
         return replace(
-            self.shape.variant(self.fixed, self.in_parts, self.tile_heads).in_pages(
-                self.shape.page_size, self.ours.schedule.block_N
-            ),
+            found.in_pages(self.shape.page_size, schedule.block_N),
             strided=self.strided,
             arch=self.arch,
             invariant=self.invariant,

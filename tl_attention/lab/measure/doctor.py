@@ -24,7 +24,7 @@ from tl_attention.lab.measure.device import card_at_hand, visible_gpus
 from tl_attention.lab.measure.machine import commit, gpu, package
 from tl_attention.launch.launcher import NOT_BUILT
 from tl_attention.problem.card import HOPPER, card_of
-from tl_attention.schedule.files.backward import cudnn_versions
+from tl_attention.schedule.files.backward import backward_rules, cudnn_versions
 
 # What generated kernels include: by wgmma and TMA on Hopper, by mma.sync and cp.async on the others.
 ON_HOPPER, ELSEWHERE = ("instruction/wgmma", "copy_sm90", "reduce"), ("instruction/mma", "ldsm", "copy", "reduce")
@@ -165,16 +165,25 @@ def _disassembler(name: str) -> Fact:
 
 
 def _gradients() -> Iterator[Fact]:
-    """Yields which of PyTorch's operators compute gradients here, where torch can use a GPU; it tries none."""
+    """Yields which operators compute gradients here, where torch can use a GPU; it tries none."""
     try:
         import torch
 
+        from tl_attention.compiler.compile import why_none_is_made
         from tl_attention.op import trial
 
         if torch.cuda.is_available():
             why = trial.why_not(torch.device("cuda", 0), cudnn_versions(), may_run=False)
-            fast = "" if why else f"cuDNN {trial.cudnn_version()} where a rule names it, else "
-            yield Fact("gradients", f"by {fast}FlashAttention-2", hint=why and f"not by cuDNN: {why}")
+            fast = [] if why else [f"cuDNN {trial.cudnn_version()} where a rule names it"]
+            pairs = list(dict.fromkeys(rule.words for rule in backward_rules().rules if rule.schedules))
+            none_made = why_none_is_made() if pairs else ""
+            ours = [f"{pair} where a rule names it{' and its kernels ship' if none_made else ''}" for pair in pairs]
+            hints = [
+                why and f"not by cuDNN: {why}",
+                none_made and f"kernels that do not ship are not made: {none_made}",
+            ]
+            operators = ", else ".join([*ours, *fast, "FlashAttention-2"])
+            yield Fact("gradients", f"by {operators}", hint="; ".join(filter(None, hints)))
     except Exception as error:  # What torch lacks has a line of its own.
         yield Fact("gradients", _one_line(error))
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, StrictBool
+from pydantic import Field, StrictBool, model_validator
+from pydantic_core import PydanticCustomError
 
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.mask import Mask, fitted, kind_of
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.files import conditions
-from tl_attention.schedule.files.conditions import KEYS, LENGTH_KEYS, Case, Conditions, RuleFile
+from tl_attention.schedule.files.conditions import KEYS, LENGTH_KEYS, Case, Conditions, Line, RuleFile
 
 FILE = Path(__file__).with_name("backward.yaml")
-FLASH2, CUDNN = "flash2", "cudnn"
+FLASH2, CUDNN, PAIR = "flash2", "cudnn", "pair"
 Version = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+ with torch \d+\.\d+$")]
 
 
@@ -28,19 +30,40 @@ class BackwardRule(Conditions):
     square: StrictBool | None = None
     seq_kv_mod_128: Annotated[int, Field(strict=True, ge=0, lt=128)] | None = None
     deterministic: StrictBool | None = None
-    operator: Literal["flash2", "cudnn"]
+    operator: Literal["flash2", "cudnn", "pair"]
+    schedules: tuple[Line, ...] = ()  # the names of a pair's: of loop dq, and of loop dkdv
     after: Annotated[int, Field(strict=True, ge=0)] = 0  # calls of a shape that flash2 serves before this operator does
     versions: tuple[Version, ...] = ()  # of cuDNN and torch when the record was made, as `9.19.0 with torch 2.11`
+
+    @model_validator(mode="after")
+    def _pair_is_whole(self) -> Self:
+        # No other operator computes for a pair, nor in its place for a while.
+        if self.operator != PAIR and self.schedules:
+            raise PydanticCustomError("pair", "it names schedules, expected operator pair")
+        if self.operator == PAIR and (len(self.schedules) != 2 or self.after or self.versions):
+            raise PydanticCustomError("pair", "expected of a pair two schedules, neither after nor versions")
+        return self
+
+    @property
+    def words(self) -> str:
+        """Returns the operator as users read it, such as `flash2`, or `pair (dq, dkdv)`."""
+        return f"{self.operator} ({', '.join(self.schedules)})" if self.schedules else self.operator
 
 
 class BackwardRules(RuleFile[BackwardRule]):
     """BackwardRules are the rules that choose the operator of gradients; the last serves every case."""
 
-    def choose(self, case: Case) -> int:
-        """Returns the index of the first rule whose conditions a case meets."""
-        number = self.find(case)
+    def choose(self, case: Case, may: Callable[[BackwardRule], bool] = lambda rule: True) -> int:
+        """Returns the index of the first rule whose conditions a case meets, and that may serve it if it has a pair."""
+        number = self.find(case, lambda rule: rule.operator != PAIR or may(rule))
         assert number is not None, "the last rule serves every case"
         return number
+
+    def pairs(self, case: Case) -> list[tuple[str, ...]]:
+        """Returns the pairs that calls which differ from a case in lengths may take, or in how their bits must be."""
+        kinds = (case._replace(deterministic=deterministic).kind for deterministic in (False, True))
+        numbers = sorted({number for kind in kinds for number in self.by_kind(kind)})
+        return list(dict.fromkeys(rule.schedules for rule in map(self.rules.__getitem__, numbers) if rule.schedules))
 
 
 @functools.cache
