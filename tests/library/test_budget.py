@@ -12,22 +12,22 @@ from code_lines import code_lines, count
 SLACK = 40
 BUDGET = {
     "tl_attention": 260,
-    "problem": 920,
+    "problem": 930,
     "schedule": 2060,
     "program": 1195,
-    "kernels": 4355,
+    "kernels": 4475,
     "launch": 835,
-    "codeproof": 5475,
+    "codeproof": 5500,
     "compiler": 570,
-    "op": 2345,
+    "op": 2380,
     "lab": 10040,
     "tools": 6430,
-    "tests": 1225,
-    "tests/library": 15660,
-    "tests/proof": 4305,
+    "tests": 1260,
+    "tests/library": 15930,
+    "tests/proof": 4425,
     "tests/lab": 8365,
-    "library": 17990,
-    "path": 9320,
+    "library": 18180,
+    "path": 9380,
 }
 
 
