@@ -63,7 +63,7 @@ def _find_pair(call: Call, mask: Mask | None) -> None:
     pair.pair_of(texts)
     if mask is not None:
         pair.check_serves(call, mask)
-        pair.kernels(texts, [call.where.canonical(x) for x in call[:3]], mask, pair.optional_of(call))
+        pair.kernels(texts, [call.where.canonical(x) for x in call[:3]], mask, pair.asked_of(call))
 
 
 def _with_pythons_numbers(call: Call, traced: bool) -> Call | None:

@@ -151,11 +151,7 @@ def dense(
     shape = GradShape(pair=tuple(backward)) if backward else shape_of(q, k, v, causal, (window_size[0], window_size[1]))
     if shape.pair:
         mask = masked(causal, (window_size[0], window_size[1]))
-<<<<<<< HEAD
-        *found, products = pair.gradients(backward, given, d_lse, mask, scale, **features)
-=======
-        *found, products = pair.gradients(shape.pair, given, d_lse, mask, scale)
->>>>>>> h1
+        *found, products = pair.gradients(shape.pair, given, d_lse, mask, scale, **features)
         dq, dk, dv = found if layout == BHSD else map(_swapped, found)
         # A row with neither a key nor a sink has an LSE of -inf, and no weights.
         lse = given.lse.masked_fill(given.lse.isneginf(), float("inf"))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,31 +21,17 @@ from tl_attention.op.aten import Saved
 from tl_attention.op.call import Call
 from tl_attention.op.in_memory import ALIGNMENT, has_rows, whole_strides
 from tl_attention.op.plan import NAMED
-<<<<<<< HEAD
-from tl_attention.problem.features import BY_WORD, INPUTS
+from tl_attention.problem.card import HOPPER
+from tl_attention.problem.features import BY_WORD, INPUTS, NOTHING, FeatureValues
 from tl_attention.problem.mask import WINDOW, Mask, ceildiv, fitted, is_window, shortened
 from tl_attention.problem.packed import words_of_list
-from tl_attention.problem.variant import OFFSETS, Variant
-=======
-from tl_attention.problem.card import HOPPER
-from tl_attention.problem.features import INPUTS, NOTHING, FeatureValues
-from tl_attention.problem.mask import Mask, ceildiv, fitted, is_window
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.variant import GRADIENT_PARAMETERS, Variant
->>>>>>> h1
+from tl_attention.problem.variant import GRADIENT_PARAMETERS, OFFSETS, Variant
 from tl_attention.schedule.files.named import Named, resolve
 from tl_attention.schedule.schedule import Schedule
 
 # In the order of their launches.
-<<<<<<< HEAD
-LOOPS = ("dq", "dkdv")
-# What a kernel of dQ takes if the LSE has a gradient; it leaves D less that for the other kernel.
-WITH_D_LSE = frozenset({"dLSE"})
-# Tensors of packed sequences have no batch.
-PACKED_DIMENSIONS = 3
-=======
 LOOPS = tuple(GRADIENT_PARAMETERS)
->>>>>>> h1
 
 
 def texts_of(given: object) -> tuple[str, ...]:
@@ -75,23 +60,31 @@ def pair_of(texts: Sequence[str]) -> list[Named]:
     return pair
 
 
-<<<<<<< HEAD
-def check_serves(call: Call, mask: Mask) -> None:
-    """Raises InputError if the call's pair does not compute its gradients. Lengths may be symbols."""
-    tensors = [call.where.canonical(x) for x in call[:3]]
-    for named, variant in _variants(pair_of(texts_of(call.backward)), tensors, mask, optional_of(call)):
-=======
 def problem_of(tensors: Sequence[Tensor], mask: Mask, asked: FeatureValues = NOTHING) -> AttentionShape:
-    """Returns the problem of q, k and v, (batch, heads, seq, head_dim), with one row, as its kernels serve all lengths.
+    """Returns the problem of q, k and v with one row, as its kernels serve all lengths.
 
-    Lengths may be symbols: they only say which sides of a window hide a key.
+    Tensors are (batch, heads, seq, head_dim), or packed (rows, heads, head_dim). Lengths may be symbols: they only say
+    which sides of a window hide a key.
     """
     q, k, v = tensors
-    mask = fitted(mask, q.shape[2], k.shape[2]) if is_window(mask) else mask
     heads_kv = max(1, int(k.shape[1]))
     heads = heads_kv * max(1, int(q.shape[1]) // heads_kv)
     dtype = str(q.dtype).removeprefix("torch.")
-    return AttentionShape(1, heads, 1, 1, int(q.shape[3]), dtype, mask, int(v.shape[3]), heads_kv, asked)
+    sizes = 1, heads, 1, 1, int(q.shape[-1]), dtype, _fitted(mask, q, k), int(v.shape[-1]), heads_kv, asked
+    return AttentionShape(*sizes, packed=_is_packed(q))
+
+
+def _is_packed(q: Tensor) -> bool:
+    # Tensors of packed sequences have no batch.
+    return q.dim() == 3
+
+
+def _fitted(mask: Mask, q: Tensor, k: Tensor) -> Mask:
+    """Returns the mask as kernels have it for tensors that `problem_of` describes."""
+    if not is_window(mask):
+        return mask
+    # How long the longest of packed sequences is, is not known.
+    return shortened(mask, q.shape[0] + k.shape[0]) if _is_packed(q) else fitted(mask, q.shape[2], k.shape[2])
 
 
 def launched(
@@ -104,7 +97,6 @@ def launched(
     found = []
     for named, variant in zip(pair, problem.variants_of_gradients(), strict=True):
         variant = replace(variant, strided=strided, arch=arch)
->>>>>>> h1
         try:
             lowering_of(named.schedule).check_variant(named.schedule, variant)
         except ScheduleRefused as refusal:
@@ -113,47 +105,6 @@ def launched(
     return found
 
 
-<<<<<<< HEAD
-def optional_of(call: Call) -> frozenset[str]:
-    """Returns the optional parameters of the kernels that compute a call's gradients.
-
-    One more score, such as a sink, only enters the LSE, which is given.
-    """
-    asked = ((f, value) for f, value in zip(INPUTS, call.values) if f.changes_scores)
-    changing = frozenset(f.name for f, value in asked if (bool(value) if f.is_number else value is not None))
-    return changing | (WITH_D_LSE if call.return_lse else frozenset())
-
-
-def _variants(
-    pair: Sequence[Named], tensors: Sequence[Tensor], mask: Mask, features: frozenset[str] = frozenset()
-) -> list[tuple[Named, Variant]]:
-    """Returns the schedules with the variants of their kernels for q, k and v.
-
-    These are (batch, heads, seq, head_dim), or packed (rows, heads, head_dim).
-    """
-    q, k, v = tensors
-    packed, mask = q.dim() == PACKED_DIMENSIONS, _fitted(mask, q, k).runtime
-    group, strided = max(1, int(q.shape[1]) // max(1, int(k.shape[1]))), not all(x.is_contiguous() for x in tensors)
-    sizes = int(q.shape[-1]), str(q.dtype).removeprefix("torch."), mask, int(v.shape[-1])
-    asked: dict[str, Any] = {"group": group, "strided": strided, "packed": packed}
-    optional = (features, features - WITH_D_LSE)
-    of_loops = zip(LOOPS, optional, strict=True)
-    return list(zip(pair, (Variant(*sizes, optional=of, **asked, loop=loop) for loop, of in of_loops)))
-
-
-def _fitted(mask: Mask, q: Tensor, k: Tensor) -> Mask:
-    """Returns the mask as kernels have it for tensors that `_variants` describes."""
-    if not is_window(mask):
-        return mask
-    if q.dim() != PACKED_DIMENSIONS:
-        return fitted(mask, q.shape[2], k.shape[2])
-    # How long the longest of packed sequences is, is not known.
-    return shortened(mask, q.shape[0] + k.shape[0])
-
-
-def kernels(
-    texts: Sequence[str], tensors: Sequence[Tensor], mask: Mask, optional: frozenset[str] = frozenset()
-=======
 def why_not(texts: Sequence[str], problem: AttentionShape, strided: bool, arch: str) -> str:
     """Returns why a pair does not compute a problem's gradients here, "" if it does: it compiles nothing."""
     try:
@@ -167,9 +118,14 @@ def why_not(texts: Sequence[str], problem: AttentionShape, strided: bool, arch: 
 
 def check_serves(call: Call, mask: Mask) -> None:
     """Raises InputError if the call's pair does not compute its gradients. Lengths may be symbols."""
-    values = {f.word: value if f.is_number else value is not None for f, value in zip(INPUTS, call.values)}
     tensors = [call.where.canonical(x) for x in call[:3]]
-    launched(pair_of(texts_of(call.backward)), problem_of(tensors, mask, FeatureValues(**values)), is_strided(tensors))
+    launched(pair_of(texts_of(call.backward)), problem_of(tensors, mask, asked_of(call)), is_strided(tensors))
+
+
+def asked_of(call: Call) -> FeatureValues:
+    """Returns what a call asks for."""
+    values = {f.word: value if f.is_number else value is not None for f, value in zip(INPUTS, call.values)}
+    return FeatureValues(**values, lse=call.return_lse)
 
 
 def is_strided(tensors: Sequence[Tensor]) -> bool:
@@ -178,23 +134,16 @@ def is_strided(tensors: Sequence[Tensor]) -> bool:
 
 
 def kernels(
-    texts: Sequence[str], tensors: Sequence[Tensor], mask: Mask, has_d_lse: bool = False
->>>>>>> h1
+    texts: Sequence[str], tensors: Sequence[Tensor], mask: Mask, asked: FeatureValues = NOTHING
 ) -> list[tuple[Schedule, Variant, CompiledKernel]]:
-    """Returns the pair's schedules, variants and compiled kernels for q, k and v, which `_variants` describes.
+    """Returns the pair's schedules, variants and compiled kernels for q, k and v, which `problem_of` describes.
 
-    They are compiled once in a process, and take these `optional` parameters. Raises InputError for another GPU's
-    tensors, and for what is not proved.
+    They are compiled once in a process, for a call that asks for this. Raises InputError for another GPU's tensors, and
+    for what is not proved.
     """
-<<<<<<< HEAD
-    arch, found = checks.checked_card(tensors[0].device).arch, []
-    for named, variant in _variants(pair_of(texts), tensors, mask, optional):
-        variant = replace(variant, arch=arch)
-=======
-    arch, problem = checks.checked_card(tensors[0].device).arch, problem_of(tensors, mask).asking(lse=has_d_lse)
+    arch, problem = checks.checked_card(tensors[0].device).arch, problem_of(tensors, mask, asked)
     found = []
     for named, variant in launched(pair_of(texts), problem, is_strided(tensors), arch):
->>>>>>> h1
         try:
             found.append((named.schedule, variant, compiled.kernel_of(named.schedule, variant)))
         except ScheduleRefused as refusal:
@@ -256,9 +205,9 @@ def _launch(
     }  # fmt: skip
     # Used lengths as long as the offsets stand for none.
     arguments |= zip((parameter.name for parameter in OFFSETS), offsets * 2)
-    sms, asked = compiled.sms_of(q.device), {*changing, *([] if d_lse is None else WITH_D_LSE)}
+    sms, asked = compiled.sms_of(q.device), FeatureValues(lse=d_lse is not None, **features)
     with torch.cuda.device(q.device):
-        for schedule, variant, kernel in kernels(texts, given[1:4], mask, frozenset(asked)):
+        for schedule, variant, kernel in kernels(texts, given[1:4], mask, asked):
             arguments["workers"] = schedule.kernel.workers(sms)
             if offsets:
                 total = (q if schedule.table.rows == "queries" else k).shape[0]
