@@ -141,14 +141,14 @@ def test_the_kernels_of_the_calls_that_the_options_name_are_compiled_each_once(n
     assert len(others) == len(kernels) - 1
 
 
-@pytest.mark.parametrize("options, loops", [("--lse", ["dq", "dkdv"]), ("--lse --strided", []), ("", [])])
+@pytest.mark.parametrize("options, loops", [("--lse", ["dq", "dkdv"]), ("--lse --strided", ["dq", "dkdv"]), ("", [])])
 def test_kernels_of_a_rules_pair_are_compiled_for_calls_with_a_gradient(
     options, loops, filled, cli, monkeypatch, tmp_path
 ) -> None:
     found = rules_with_a_pair(tmp_path)
     monkeypatch.setattr(import_module("tl_attention.lab.cli.warm"), "backward_rules", lambda: found)
     assert cli("warm", "--dtype", "bf16", "--causal", *options.split()).exit_code == 0
-    expected = [Variant(128, "bfloat16", CAUSAL, group=1, loop=loop) for loop in loops]
+    expected = [Variant(128, "bfloat16", CAUSAL, group=1, loop=loop, strided="--strided" in options) for loop in loops]
     assert [kernel.variant for kernel in filled if kernel.variant.loop != "forward"] == expected
     assert len(filled) > len(loops)
 

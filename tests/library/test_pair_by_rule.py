@@ -92,7 +92,7 @@ def test_a_rules_pair_computes_the_gradients_of_calls_that_it_serves(
     assert not operators.taken and loops_of(on_cpu) == {"dq", "dkdv"}
 
 
-NOT_SERVED = {"head_dim 256": ((1, 2, 2, 65, 65, 256), {}), "strided tensors": (SQUARE, {"layout": "bshd"})}
+NOT_SERVED = {"head_dim 256": ((1, 2, 2, 65, 65, 256), {})}
 
 
 @pytest.mark.parametrize("name", NOT_SERVED)

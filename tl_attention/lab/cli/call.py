@@ -44,7 +44,7 @@ def explain_call(
     otherwise = "computes a row otherwise than the schedule of any length does"
     _show(found, number, case, [rule.schedule for rule in found.rules], lambda passed: otherwise if invariant else "")
     click.echo()
-    if none := _without_gradient(seen):
+    if none := _without_gradient(seen, by_pair=bool(backward)):
         click.echo(f"gradients: none {none}")
         return
     mask = seen.mask if whole.packed else fitted(seen.mask, whole.seq_q, whole.seq_kv)
@@ -83,12 +83,14 @@ def _said(rule: BackwardRule) -> str:
     return f"flash2 now, and {rule.operator} once a process has had {rule.after} calls of the shape{versions}"
 
 
-def _without_gradient(problem: AttentionShape) -> str:
-    """Returns in words what of a problem has no gradient; "" if all has one."""
-    if lacking := [feature for feature in problem.asked.features if feature.word != "lse" and not feature.has_gradient]:
-        return f"with {lacking[0].words}"
+def _without_gradient(problem: AttentionShape, by_pair: bool) -> str:
+    """Returns in words what of a problem has no gradient, by PyTorch's operators or `by_pair`; "" if all has one."""
     if problem.page_size:
         return "with keys in pages"
+    if by_pair:
+        return ""
+    if lacking := [feature for feature in problem.asked.features if feature.word != "lse" and not feature.has_gradient]:
+        return f"with {lacking[0].words}"
     if problem.packed:
         return "" if packed_masks_alike(problem.mask, problem.seq_kv) else "with this window of packed sequences"
     alike = masks_alike(problem.mask, problem.seq_q, problem.seq_kv)
