@@ -230,6 +230,10 @@ NAMED = {
         ["dq", "dkdv", "--shape", "1,8,4096,256"],
         r"none: /.*dq.yaml:\d+: refused: .*head_dim 256, which .* not compute",
     ),
+    "another card": (
+        ["dq", "dkdv", "--arch", "a100", "--shape", "1,8,4096,64"],
+        r"none: /.*dq.yaml:\d+: refused: lowering: warp_specialized runs on .*, not on .*A100.*",
+    ),
     "a softcap": (["dq", "dkdv", "--softcap", "9"], r"pair \(dq, dkdv\), which the call names"),
 }
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 import gpu_lost
 import pytest
 import torch
+from gradients import exact, visible
 from test_drawn_gradients import Drawn, gradients, norm, wrong
 from test_packed_pair import Lengths, begins, wanted
 from tiers import sampled
@@ -89,6 +90,25 @@ def test_gradients_of_several_tiles_for_each_sm_err_as_little(number, window) ->
         case = case_of(number, window, level)
         said, _ = bounded((seed, case), lambda: wrong(case, seed, backward=PAIR))
         assert not said, f"{seed} {case}: {said}"
+
+
+@pytest.mark.parametrize("number", [0, 2, 3, 4, 5])
+def test_the_lse_has_a_gradient_and_one_of_0_changes_no_bit(number) -> None:
+    case = case_of(number, (FULL_WINDOW, CAUSAL_WINDOW)[number % 2])
+    *inputs, grad, sinks = case.tensors(FIRST + number)
+    inputs, seen = [x.requires_grad_() for x in (*inputs, sinks)], visible(case.seq_q, case.seq_kv, *case.window).cuda()
+
+    def found(d_lse: Tensor) -> tuple[Tensor, ...]:
+        options = {"window_size": case.window, "sinks": inputs[3], "backward": PAIR}
+        return torch.autograd.grad(attention(*inputs[:3], return_lse=True, **options), inputs, (grad, d_lse))
+
+    d_lse = torch.randn(case.batch, case.heads, case.seq_q, device="cuda")
+    wanted = exact(*inputs[:3], grad, seen, case.size**-0.5, inputs[3], d_lse)
+    for gradient, value in zip(bounded(case, lambda: found(d_lse)), wanted, strict=True):
+        torch.testing.assert_close(gradient.double(), value, atol=0.05, rtol=0.05)
+    plain = attention(*inputs[:3], window_size=case.window, sinks=inputs[3], backward=PAIR)
+    without = bounded(case, lambda: torch.autograd.grad(plain, inputs, grad))
+    assert all(map(torch.equal, bounded(case, lambda: found(torch.zeros_like(d_lse))), without))
 
 
 @pytest.mark.parametrize("number", range(len(SHAPES)))

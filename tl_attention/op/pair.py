@@ -94,10 +94,14 @@ def launched(
 
     Raises InputError, with file and line, for what one of the schedules does not compute.
     """
+    # Imported late, as calls without a pair do without it.
+    from tl_attention.kernels.preflight import check_card
+
     found = []
     for named, variant in zip(pair, problem.variants_of_gradients(), strict=True):
         variant = replace(variant, strided=strided, arch=arch)
         try:
+            check_card(named.schedule, variant.card)
             lowering_of(named.schedule).check_variant(named.schedule, variant)
         except ScheduleRefused as refusal:
             raise named.refused(refusal) from None
