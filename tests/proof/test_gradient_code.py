@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import re
 from functools import cache
+from typing import Any
 
 import pytest
+from covering import covering
 from tiers import exhaustive
 
 from tl_attention.codeproof.registry import OF_LOOPS, check_generated
@@ -35,10 +38,10 @@ def code(variant: Variant) -> GeneratedCode:
 def of(
     loop: str, size: HeadSize = 128, dtype: str = "bfloat16", mask: Mask = CAUSAL, group: int = 1, *more: str
 ) -> Variant:
-    """Returns a variant; `more` are names of optional parameters, and `packed`."""
+    """Returns a variant; `more` are names of optional parameters, and how tensors lie if not contiguous."""
     head_dim, head_dim_v = sizes_of(size)
-    optional = frozenset(more) - {"packed"}
-    return Variant(head_dim, dtype, mask, head_dim_v, None, optional, group, packed="packed" in more, loop=loop)
+    lies, optional = {"strided", "packed"} & {*more}, frozenset(more) - {"strided", "packed", "contiguous"}
+    return Variant(head_dim, dtype, mask, head_dim_v, None, optional, group, **dict.fromkeys(lies, True), loop=loop)
 
 
 def proved(found: GeneratedCode) -> Verdict:
@@ -50,29 +53,32 @@ def proved(found: GeneratedCode) -> Verdict:
 OF_FOUR = ("dkdv", (128, "bfloat16", CAUSAL, 4))
 OF_LSE = ("dq", (128, "bfloat16", CAUSAL, 1, "dLSE"))
 PACKED = [("dq", (128, "bfloat16", CAUSAL, 1, "packed")), ("dkdv", (128, "bfloat16", CAUSAL, 4, "packed"))]
-SIZES = [(64, "float16"), (128, "bfloat16")]
 WINDOWS = [Mask(*sides).runtime for sides in ((1, 1), (1, None), (None, 1))]
-OTHERS = [
-    *((loop, case) for loop in PROVED for case in ((64, "float16", FULL), (128, "float16", FULL), (64, "bfloat16"))),
-    *(("dq", case) for case in ((64, "float16", FULL, 4), (128, "bfloat16", CAUSAL, 4))),
-    *(("dkdv", (*SIZES[group % 2], mask, group)) for group in (2, 3, 4, 8) for mask in (FULL, CAUSAL)),
-    *((loop, (96, "bfloat16", mask)) for loop in PROVED for mask in WINDOWS),
-    *((loop, (size, "float16", FULL)) for loop in PROVED for size in ("40/104", "120/104")),
-    *((loop, (*SIZES[1], mask, 1, "softcap")) for loop in PROVED for mask in (FULL, CAUSAL)),
-    ("dkdv", (72, "float16", WINDOWS[0], 2, "softcap")),
-    *(("dq", (*sizes, mask, 1, "packed")) for mask in (FULL, CAUSAL) for sizes in SIZES),
-    *(("dkdv", (*SIZES[group % 2], mask, group, "packed")) for group in (1, 3, 4) for mask in (FULL, CAUSAL)),
-    *((loop, (72, "bfloat16", mask, 2, "packed", "softcap")) for loop in PROVED for mask in WINDOWS),
-    ("dq", (128, "float16", FULL, 2, "packed", "dLSE")),
-]
-CASES = [
-    *((loop, ()) for loop in PROVED),
-    OF_FOUR,
-    *PACKED,
-    OF_LSE,
-    pytest.param("dq", (64, "float16", FULL, 4, "dLSE"), marks=exhaustive),
-    *(pytest.param(*one, marks=exhaustive) for one in OTHERS if one not in (OF_FOUR, *PACKED)),
-]
+# By name, and not what a schedule decides.
+AXES: dict[str, tuple[Any, ...]] = {
+    "loop": tuple(PROVED),
+    "size": (64, 96, 128, 72, "40/104"),
+    "dtype": ("bfloat16", "float16"),
+    "mask": (FULL, CAUSAL, *WINDOWS),
+    "group": (1, 2, 3, 4),
+    "softcap": (False, True),
+    "dLSE": (False, True),
+    "lies": ("contiguous", "strided", "packed"),
+}
+DRAWN = 29
+
+
+@cache
+def covered() -> list[Variant]:
+    """Returns variants such that each two values of two axes have one."""
+    rows = covering(AXES, lambda row: row["loop"] == "dq" or not row["dLSE"], set(), random.Random(1))
+    flags = ("softcap", "dLSE")
+    return [
+        of(*(row[name] for name in [*AXES][:5]), *(name for name in flags if row[name]), row["lies"]) for row in rows
+    ]
+
+
+CASES = [*((loop, ()) for loop in PROVED), OF_FOUR, *PACKED, OF_LSE]
 
 
 @pytest.mark.parametrize("loop, case", CASES, ids=str)
@@ -82,6 +88,14 @@ def test_the_generated_code_of_a_gradient_is_proved_and_all_of_it_can_run(loop, 
     assert not verdict.unreached and verdict.digest
     kinds = {kind for kind in verdict.kinds if kind}
     assert {"tma load", "mbarrier", "product", "numbers: mask"} <= kinds if case == () else kinds
+
+
+@exhaustive
+@pytest.mark.parametrize("number", range(DRAWN))
+def test_each_two_of_what_a_kernel_may_be_are_proved_together(number):
+    assert len(covered()) == DRAWN
+    verdict = proved(code(covered()[number]))
+    assert not verdict.unreached and verdict.digest
 
 
 # By name: what is changed, as a pattern and what stands in its place, and the words of the refusal.
@@ -384,8 +398,8 @@ OF_GROUPS = {
     "dkdv in a window": (OF_WINDOW, (72, "bfloat16", WINDOWS[0])),
     "dkdv with a softcap": (OF_SOFTCAP, (128, "bfloat16", CAUSAL, 1, "softcap")),
     "dq with dLSE": (OF_D_LSE, OF_LSE[1]),
-    "dq listed": (OF_LISTS["dq"], PACKED[0][1]),
-    "dkdv listed": (OF_LISTS["dkdv"], PACKED[1][1]),
+    "dq listed": (OF_LISTS["dq listed"], PACKED[0][1]),
+    "dkdv listed": (OF_LISTS["dkdv of 4 listed"], PACKED[1][1]),
 }
 EVERY = [(kernel, name) for kernel, (faults, _) in OF_GROUPS.items() for name in faults]
 
