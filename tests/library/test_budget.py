@@ -19,15 +19,15 @@ BUDGET = {
     "launch": 835,
     "codeproof": 5495,
     "compiler": 570,
-    "op": 2345,
+    "op": 2365,
     "lab": 10040,
     "tools": 6430,
     "tests": 1225,
-    "tests/library": 15660,
+    "tests/library": 15670,
     "tests/proof": 4330,
     "tests/lab": 8365,
-    "library": 18010,
-    "path": 9320,
+    "library": 18035,
+    "path": 9340,
 }
 
 
