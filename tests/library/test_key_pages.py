@@ -94,10 +94,13 @@ BOXES = {(128, 128): 128, (64, 128): 64, (128, 176): 16, (352, 176): 176, (24, 1
         ({"block_table": torch.zeros(4, 4)}, r"block_table is torch.float32 \(4, 4\) on cpu, expected contiguous"),
         ({"block_table": torch.zeros(4, 8, dtype=torch.int32)[:, ::2]}, "block_table is not contiguous torch.int32"),
         ({"block_table": torch.zeros(3, 4, dtype=torch.int32)}, "block_table has 3 sequences, expected 4"),
+        ({"k": half(4, 4).to_sparse_csr()}, "k is a tensor with layout torch.sparse_csr, expected torch.strided"),
+        ({"v": torch.nested.nested_tensor([half(2, 2)])}, "v is a tensor with layout nested, expected torch.strided"),
         ({"seqused_k": None}, "seqused_k is None beside a block_table, expected the number of keys"),
         ({"cu_seqlens_k": torch.zeros(5, dtype=torch.int32)}, "cu_seqlens_k is given beside a block_table"),
         ({"k": half(9, 2, 64)}, r"k is \(9, 2, 64\) beside a block_table, expected a tensor \(pages, page_size"),
         ({"v": half(9, 16, 2, 64)}, r"k .* and v \(9, 16, 2, 64\) do not match"),
+        ({"v": half(9)}, r"v is \(9,\) beside a block_table, expected a tensor \(pages, page_size"),
         ({"k": half(19, 16, 2, 64), "v": half(19, 17, 2, 64)[:, 1:]}, "k and v have strides .* expected for both as many whole rows"),
         ({"check": True, "block_table": torch.full((4, 32), 999, dtype=torch.int32)},
             r"block_table names page 999 at 0 of sequence 0, expected 0 to \d+"),
@@ -107,8 +110,21 @@ BOXES = {(128, 128): 128, (64, 128): 64, (128, 176): 16, (352, 176): 176, (24, 1
 )  # fmt: skip
 def test_what_no_kernel_reads_is_told_in_one_line(change: dict[str, Any], said: str, on_cpu: Kernels) -> None:
     own, _ = paged(16)
-    with pytest.raises(InputError, match=f"^attention_varlen: {said}"):
-        attention_varlen(**own | change)
+    # What a right call leaves serves no wrong one.
+    attention_varlen(**own)
+    for _ in "again":
+        with pytest.raises(InputError, match=f"^attention_varlen: {said}"):
+            attention_varlen(**own | change)
+    attention_varlen(**own)
+
+
+def test_pages_of_known_sizes_that_lie_otherwise_are_told_in_one_line(on_cpu: Kernels) -> None:
+    own, _ = paged(16)
+    attention_varlen(**own)
+    pages, size, *others = own["v"].shape
+    for v in (half(pages, size + 1, *others)[:, 1:], half(pages, size, *others[::-1]).transpose(2, 3)[..., :1]):
+        with pytest.raises(InputError, match="^attention_varlen: "):
+            attention_varlen(**own | {"v": v})
 
 
 def test_there_is_no_gradient(on_cpu: Kernels) -> None:

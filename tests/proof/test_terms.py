@@ -18,7 +18,7 @@ from tl_attention.codeproof.terms.points import drawn, number_of
 from tl_attention.codeproof.terms.solver import Query
 from tl_attention.codeproof.terms.spread import Spread, apply, extremes, split_common, with_updates
 from tl_attention.codeproof.terms.spread import numbers as numbers_of_threads
-from tl_attention.codeproof.terms.term import CONSTANT, Atom, Refused, is_not_negative, quotient, term
+from tl_attention.codeproof.terms.term import CONSTANT, Atom, Refused, Term, is_not_negative, quotient, term
 
 # Bounds of symbols: sizes, a number that may be negative, a lane, and a choice.
 RANGES = {
@@ -223,25 +223,55 @@ def test_threads_that_differ_in_more_than_numbers_have_nothing_in_common() -> No
         split_common(Spread({CONSTANT: np.arange(3)}) * of_terms.symbol("keys"))
 
 
-def check_fits(seed: int) -> bool:
-    """Says whether a result is said to fit 32 bits; checks that it does, wherever the bounds hold."""
-    rng, here = random.Random(f"fits {seed}"), facts()
-    heads, seq_q, keys = (of_terms.symbol(name) for name in ("heads", "seq_q", "keys"))
-    for bound in (2**31 - 1 - heads * seq_q, 2**31 - 2**16 - seq_q - keys, 2**31 - 1 - 3 * heads * keys):
-        here.bounds[bound] = None
-    made, tiles = Made(rng, 1).term, term(keys) // rng.choice((64, 128))
-    of = rng.choice((heads * (seq_q // 2), seq_q * rng.choice((1, 3)), (seq_q + 127) // 128 * least(heads, made)))
-    of += rng.choice((0, keys, tiles * rng.choice((1, 64, 128, 200)), -keys, heads * keys, 2 * heads * tiles))
+def fits(here: Facts, of: Term) -> bool:
     try:
         here.show_fits(of)
     except Refused:
         return False
-    for _ in range(300):
+    return True
+
+
+def check_fits(seed: int) -> bool:
+    """Says whether a result is said to fit 32 bits; checks that it and those beside it do, wherever the bounds hold."""
+    rng, here = random.Random(f"fits {seed}"), facts()
+    heads, seq_q, keys = (of_terms.symbol(name) for name in ("heads", "seq_q", "keys"))
+    for bound in (2**31 - 1 - heads * seq_q, 2**31 - 2**16 - seq_q - keys, 2**31 - 1 - 3 * heads * keys):
+        here.bounds[bound] = None
+    # As by how many rows a key in pages is behind where it were without: its row is from 0 to 2**30.
+    shift = here.symbol("shift", -(2**31), 2**31)
+    here.between["shift"] = -keys, 2**30 - keys
+    made, tiles = Made(rng, 1).term, term(keys) // rng.choice((64, 128))
+    of = rng.choice((heads * (seq_q // 2), seq_q * rng.choice((1, 3)), (seq_q + 127) // 128 * least(heads, made)))
+    of += rng.choice((0, keys, tiles * rng.choice((1, 64, 128, 200)), -keys, heads * keys, 2 * heads * tiles))
+    of = rng.choice((of, of, shift + keys, keys - shift, 2 * shift + tiles, 2 * (shift + keys) - seq_q))
+    of += rng.choice((0, 0, 2**30 - 200))
+    shown = [one for one in (of, of + 100, of + 700, of - 50) if fits(here, one)]
+    for _ in range(300 if shown else 0):
         at = {**numbers(rng), "heads": rng.choice((1, 2, 7, 65535)), "keys": int(2 ** rng.uniform(0, 30))}
         at["seq_q"] = rng.choice((1, int(2 ** rng.uniform(0, 30)), (2**31 - 1) // at["heads"]))
+        at["shift"] = drawn(rng, (-at["keys"], 2**30 - at["keys"]))
         if at["seq_q"] < RANGES["seq_q"][1] and all(number_of(bound, at, {}) >= 0 for bound in here.bounds):
-            assert -(2**31) <= number_of(here.unnamed(of), at, {}) < 2**31, (seed, at, str(of))
-    return True
+            for one in shown:
+                assert -(2**31) <= number_of(here.unnamed(one), at, {}) < 2**31, (seed, at, str(one))
+    return of in shown
+
+
+def test_rows_of_a_tile_are_shown_to_fit_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, here, keys = [], facts(), of_terms.symbol("keys")
+    shows = here.solver.shows
+    monkeypatch.setattr(here.solver, "shows", lambda *given: asked.append(given) or shows(*given))
+    # Neither intervals nor one bound show that three times as many fit.
+    here.bound(2**29 - keys)
+    for row in range(200):
+        key, shift = 3 * keys + row, here.symbol(f"shift {row}", -(2**31), 2**31)
+        here.between[f"shift {row}"] = -key, 2**29 - key
+        here.show_fits(key)
+        here.show_fits(shift)
+    assert 0 < len(asked) < 5
+    with pytest.raises(Refused, match="does not fit 32 bits, where keys = "):
+        here.show_fits(3 * keys + 2**29)
+    with pytest.raises(Refused, match="does not fit 32 bits, where keys = "):
+        here.show_fits(shift - keys)
 
 
 def test_what_is_said_to_fit_32_bits_does() -> None:

@@ -22,12 +22,12 @@ from tl_attention.op.checks import Checked, checked_output, prefixed
 from tl_attention.op.few import may_be_split, most_unsplit_keys, packed_heads, splits_equal
 from tl_attention.op.in_memory import BHSD, check_place, whole_strides
 from tl_attention.op.launch import Launch
-from tl_attention.op.pages import Pages, as_rows, rows_of
+from tl_attention.op.pages import Pages, as_rows
 from tl_attention.op.plan import LaidOut, Plan, shared_fields
 from tl_attention.problem.bounds import check_totals
 from tl_attention.problem.mask import WIDEST, Mask, shortened
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.variant import Variant
+from tl_attention.problem.variant import PAGES, Variant
 from tl_attention.schedule.files.backward import packed_masks_alike
 from tl_attention.schedule.files.defaults import class_of_lengths, computed_problem
 from tl_attention.schedule.schedule import Schedule
@@ -82,29 +82,22 @@ class Packed(PackedArguments):
         """
         cu_q, cu_k, used_q, used_k, most_q, most_k, pages, _ = self
         # A tensor of other dimensions raises a ValueError here, which says that there is no key.
-        (total_q, heads, head_dim), (bounds,), (bounds_k,) = q.shape, cu_q.shape, cu_k.shape
+        (total_q, heads, head_dim), (bounds,), (bounds_k,), device = q.shape, cu_q.shape, cu_k.shape, q.device
         of_pages = None
         if pages is None:
             (total_k, heads_k, columns_k), (total_v, heads_v, columns_v) = k.shape, v.shape
         else:
-            *rows_k, heads_k, columns_k = k.shape
-            *rows_v, heads_v, columns_v = v.shape
-            table, size, rows, number = pages
-            sequences, width = table.shape
+            pool = pages.pool or pages.pool_sizes(k, v)
             # Longer ones are checked anew in each call.
-            if rows_k != rows_v or sequences != bounds - 1 or sequences * width * size > FEW - total_q:
+            if pool is None or pool.sequences != bounds - 1 or pool.keys > FEW - total_q:
                 return None
-            if table.dtype is not torch.int32 or not table.is_contiguous() or table.device != q.device:
-                return None
-            total_k = total_v = rows_of(number, rows, size)
-            of_pages = size, number < 2, len(rows_k)
+            (total_k, heads_k, columns_k), (total_v, heads_v, columns_v) = pool.k, pool.v
+            of_pages = pages.size, pages.number < 2, k.dim()
         if not (
             (type(cu_q) is type(cu_k) is Tensor and cu_q.dtype is cu_k.dtype is torch.int32)
-            and (cu_q.device == cu_k.device == q.device and cu_q.is_contiguous() and cu_k.is_contiguous())
-            and (
-                used_q is used_k is None
-                or all(x is None or (_is_plain(x, q) and x.shape[0] == bounds - 1) for x in self[2:4])
-            )
+            and (cu_q.device == cu_k.device == device and cu_q.is_contiguous() and cu_k.is_contiguous())
+            and (used_q is None or (_is_plain(used_q, device) and used_q.shape[0] == bounds - 1))
+            and (used_k is None or (_is_plain(used_k, device) and used_k.shape[0] == bounds - 1))
             and (type(most_q) is type(most_k) is int and most_q >= 0 and most_k >= 0)
             and (bounds == bounds_k > 1 and total_k == total_v > 0 and 0 < total_q <= FEW - total_k - bounds)
             and (out is None or out.shape[:1] == (total_q,))
@@ -143,7 +136,7 @@ class Packed(PackedArguments):
             expected = (
                 f"expected contiguous torch.int32 {'(sequences,)' if of_used else '(sequences + 1,)'} on {q.device}"
             )
-            if isinstance(tensor, Tensor) and not _is_plain(tensor, q):
+            if isinstance(tensor, Tensor) and not _is_plain(tensor, q.device):
                 lies = "" if tensor.is_contiguous() else "not contiguous "
                 yield f"{name} is {lies}{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}, {expected}"
             elif not (isinstance(tensor, Tensor) or (tensor is None and of_used)):
@@ -188,7 +181,7 @@ class Packed(PackedArguments):
     @property
     def operator_options(self) -> dict[str, Any]:
         """Returns the operator's options that say where keys lie in pages, {} where they lie in none."""
-        return {} if self.pages is None else dict(zip(OF_PAGES, self.pages[1:]))
+        return {} if self.pages is None else dict(zip(OF_PAGES, self.pages[1:4]))
 
     @property
     def arguments_behind(self) -> tuple[Tensor | None, ...]:
@@ -216,7 +209,7 @@ class Packed(PackedArguments):
         cu_q, cu_k, most_q, most_k, *used = given
         used_q, used_k = (*used, None, None)[:2]
         numbers = [options.pop(name, 0) for name in OF_PAGES]
-        pages = Pages(behind[0], *numbers) if behind and behind[0] is not None else None
+        pages = Pages.of(behind[0], *numbers) if behind and behind[0] is not None else None
         return cls(cu_q, cu_k, used_q, used_k, most_q, most_k, pages)
 
     def lacks_gradient(self, call: Call, mask: Mask) -> tuple[str, str] | None:
@@ -360,7 +353,7 @@ class PackedPlan(Plan):
             taken = tuple(map(_with_a_row, taken))
         offsets = launch.offsets(cu_q, cu_k, used_q, used_k, q.shape[0])
         if pages is not None:
-            offsets = (*offsets, *pages.arguments)
+            offsets = (*offsets, *pages[: len(PAGES)])
         return launch.kernel, launch.arguments(taken, lse, scale, call.values, offsets)
 
 
@@ -371,8 +364,8 @@ def _with_a_row(tensor: Tensor) -> Tensor:
     return whole_strides(tensor) if 1 in tensor.shape else tensor
 
 
-def _is_plain(tensor: Any, q: Tensor) -> bool:
-    """Says whether an argument is a contiguous int32 tensor with one dimension on q's device, as it must be."""
+def _is_plain(tensor: Any, device: torch.device) -> bool:
+    """Says whether an argument is a contiguous int32 tensor with one dimension on this device, as it must be."""
     if not isinstance(tensor, Tensor) or tensor.dim() != 1 or tensor.dtype != torch.int32:
         return False
-    return tensor.device == q.device and tensor.is_contiguous()
+    return tensor.device == device and tensor.is_contiguous()

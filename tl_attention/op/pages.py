@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from tl_attention.errors import InputError
 from tl_attention.op.call import made
 from tl_attention.op.gradients import is_traced
+from tl_attention.op.plan import Plans
 from tl_attention.problem.bounds import LARGEST
 
 FUNCTION = "attention_varlen"
@@ -25,28 +27,44 @@ TABLE, POOL = "expected contiguous torch.int32 (sequences, pages)", "(pages, pag
 Sizes = tuple[int, ...]
 
 
+class PoolSizes(NamedTuple):
+    """PoolSizes are what a call's key, and the checks beside it, have of K and V in pages and of their table."""
+
+    # (rows, heads, columns), with all rows from the first page's first to the last one's last.
+    k: Sizes
+    v: Sizes
+    sequences: int
+    keys: int  # for which all sequences together have room
+
+
 class Pages(NamedTuple):
     """A Pages says where keys lie in pages."""
 
+    # The arguments of a kernel, in the order of PAGES; it reads all rows of the table as one.
     table: Tensor  # int32 (sequences, pages of each), contiguous
     size: int  # keys of a page
     rows: int  # rows of K, and of V, from the begin of a page to that of the next in memory
     number: int
+    longest: int  # the most keys of a sequence
+    pool: PoolSizes | None = None  # None where no earlier call of these sizes has left them
 
-    @property
-    def longest(self) -> int:
-        """Returns the most keys of a sequence."""
-        return self.table.shape[1] * self.size
+    @classmethod
+    def of(cls, table: Tensor, size: int, rows: int, number: int) -> Pages:
+        """Makes a Pages of a kernel's arguments."""
+        return cls(table, size, rows, number, table.shape[1] * size)
 
     @property
     def keys(self) -> int:
         """Returns how many keys all sequences have room for, which kernels count as if they lay in a row."""
         return self.table.numel() * self.size
 
-    @property
-    def arguments(self) -> tuple[Tensor, int, int, int]:
-        """Returns the arguments of a kernel, in the order of PAGES; it reads all rows of the table as one."""
-        return self
+    def pool_sizes(self, k: Tensor, v: Tensor) -> PoolSizes | None:
+        """Returns the PoolSizes of K and V in these pages, or of all their rows; None for those that are wrong."""
+        sizes, (shape, *others) = k.shape, _facts(self.table)
+        if sizes[:-1] != v.shape[:-1] or len(shape) != 2 or others != [torch.int32, True, k.device]:
+            return None
+        rows = rows_of(self.number, self.rows, self.size)
+        return PoolSizes((rows, *sizes[-2:]), (rows, *v.shape[-2:]), shape[0], self.keys)
 
     def faults(self, used: list[int]) -> Iterator[str]:
         """Yields what is wrong with the table's entries for so many used keys of each sequence; waits for the GPU."""
@@ -65,19 +83,44 @@ def pages_of(k: Any, v: Any, table: Any, cu_seqlens_k: object, seqused_k: object
 
     Raises InputError for arguments of other kinds. How the pages lie in memory is not looked at.
     """
+    key = None
+    # Sizes of a tracer's tensors may be unknown, and then have no hash.
+    if type(k) is type(v) is type(table) is Tensor and not is_dynamo_compiling():
+        try:
+            key = k.shape, k.stride(), v.shape, table.shape, table.dtype, table.device, table.is_contiguous()
+        except RuntimeError:  # Tensors without strides: refused below.
+            key = None
+        if (known := _known.get(key)) is not None and cu_seqlens_k is None is not seqused_k:
+            return made(Pages, (table, *known[0])), known[1]
+    pages, offsets = _checked(k, v, table, cu_seqlens_k, seqused_k)
+    if key is not None and _lasts(table):
+        pages = pages._replace(pool=pages.pool_sizes(k, v))
+        _known.keep(key, (pages[1:], offsets))
+    return pages, offsets
+
+
+# What calls have left for later ones of their sizes: a Pages without its table, and offsets.
+_known: Plans[tuple[tuple[Any, ...], Tensor]] = Plans()
+
+
+def _checked(k: Any, v: Any, table: Any, cu_seqlens_k: object, seqused_k: object) -> tuple[Pages, Tensor]:
     if not (isinstance(k, Tensor) and isinstance(v, Tensor) and isinstance(table, Tensor)):
         raise _not_tensors(k, v, table)
     if cu_seqlens_k is not None:
         raise _told("cu_seqlens_k is given beside a block_table, expected None: seqused_k says how many keys there are")
     if seqused_k is None:
         raise _told("seqused_k is None beside a block_table, expected the number of keys of each sequence")
+    for name, tensor in (("k", k), ("v", v), ("block_table", table)):
+        if tensor.is_nested or tensor.layout != torch.strided:
+            kind = "nested" if tensor.is_nested else tensor.layout
+            raise _told(f"{name} is a tensor with layout {kind}, expected {torch.strided}")
     sizes, table_sizes = k.shape, table.shape
     if len(sizes) != 4 or len(table_sizes) != 2:
         raise _told(next(_faults(sizes, v.shape, _facts(table), k.device)))
     number, size = sizes[:2]
     # Pages without whole rows are refused by `as_rows`, at the first call of their strides.
     rows = _rows_of_page(sizes, k.stride())[0] or size
-    return made(Pages, (table, size, rows, number)), offsets_of(table_sizes[0], table_sizes[1] * size, table)
+    return Pages.of(table, size, rows, number), offsets_of(table_sizes[0], table_sizes[1] * size, table)
 
 
 def as_rows(k: Tensor, v: Tensor, pages: Pages) -> tuple[Tensor, Tensor]:
@@ -161,7 +204,11 @@ def _kept_offsets(sequences: int, keys: int, device: torch.device) -> Tensor:
 
 def offsets_of(sequences: int, keys: int, beside: Tensor) -> Tensor:
     """Returns the offsets of so many sequences of so many keys each, which later calls find again."""
+    found = _kept_offsets if _lasts(beside) else _kept_offsets.__wrapped__
+    return found(sequences, keys, beside.device)
+
+
+def _lasts(beside: Tensor) -> bool:
+    """Says whether a tensor that is made beside this one is there for later calls."""
     # What is made while a graph is captured is the graph's, and a tracer's tensors have no data.
-    if is_traced(beside) or (beside.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return _kept_offsets.__wrapped__(sequences, keys, beside.device)
-    return _kept_offsets(sequences, keys, beside.device)
+    return not (is_traced(beside) or (beside.is_cuda and torch.cuda.is_current_stream_capturing()))

@@ -15,7 +15,7 @@ ROWS = [
         ("V as if there were no pages", PLACED, "the last load V.end -> (k_begin + seq_kv)"),
         ("a page for the rows of Q", "expected|not shown", "the last shift =: k_begin -> q_begin"),
         ("a page looked up for some heads alone", "expected|not shown|cannot be read",
-            "the last shift = -> if (head < 9) {\\n$\\n}"),
+            "the last shift = -> if (head < 9) {\n$\n}"),
         ("another table", "cannot be read", "the first shift =: BlockTable -> Tiles"),
         ("pages of another size", "cannot be read", "the first shift =: page_size -> page_rows"),
         ("a list of as many keys as there are queries", LISTS, "list_tiles: (entries * page_size) -> seq_q"),

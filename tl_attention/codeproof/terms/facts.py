@@ -18,6 +18,7 @@ from tl_attention.codeproof.terms.intervals import Intervals, Name
 from tl_attention.codeproof.terms.points import POINTS, Points, drawn, number_of
 from tl_attention.codeproof.terms.solver import Solver
 from tl_attention.codeproof.terms.term import (
+    CONSTANT,
     HOLDS,
     LEAST,
     QUOTIENT,
@@ -38,6 +39,8 @@ ZERO, NOT_NEGATIVE = "= 0", ">= 0"
 SOME_POINTS = 3
 # A term's words are at most so long, or have names in them.
 MOST_WORDS = 240
+# The solver is asked first whether a term with so many more fits 32 bits: more than a KV block has rows.
+SOME_ROWS = 256
 # Conditions are looked at one by one in terms of so many atoms.
 MOST_CASES = 6
 # Terms of more monomials get a name, and those of products.
@@ -55,6 +58,8 @@ class Facts(Intervals):
         # What is not negative at all sizes within bounds; it is asked for where results must fit.
         self.bounds: dict[Term, None] = {}
         self._bounds_of: dict[Atom, list[Term]] = defaultdict(list)
+        # Symbols that may be any number from one term to another, whatever other symbols are.
+        self.between: dict[str, tuple[Term, Term]] = {}
 
     def bound(self, of: Term) -> None:
         """Adds a term that is not negative, for the checks that results fit their types."""
@@ -289,20 +294,48 @@ class Facts(Intervals):
     def show_fits(self, of: Term) -> None:
         """Raises Refused, with numbers if found, unless a term fits 32 bits here for all values within bounds."""
         of = self.simpler(of)
-        key = ("fits", of)
-        if key in self._memo:
+        if all(self._is_within(self._lowest(left)) for left in (LARGEST - of, of + LARGEST + 1)):
             return
-        sides = LARGEST - of, of + LARGEST + 1
-        if not all(self.not_negative(left) or self._within_a_bound(left) for left in sides):
-            # A multiple of what has a name, which bounds know, is one by that name.
-            times = gcd(*of.parts.values())
-            of = times * self.named(Term({monomial: factor // times for monomial, factor in of.parts.items()}))
-            for left in (LARGEST - of, of + LARGEST + 1):
-                if not self.not_negative(left) and not self.solver.shows(left, NOT_NEGATIVE, self.bounds):
-                    with self.assuming(*self.bounds):
-                        where = self._where(left, NOT_NEGATIVE)
-                    raise Refused(f"{self._words(of)} does not fit 32 bits{where}")
-        self._memo[key] = True
+        # A multiple of what has a name, which bounds know, is one by that name.
+        times = gcd(*of.parts.values())
+        of = times * self.named(Term({monomial: factor // times for monomial, factor in of.parts.items()}))
+        bounds = [*self.bounds, *self._of_between(self.unnamed(of))]
+        for left in (LARGEST - of, of + LARGEST + 1):
+            if not self.not_negative(left) and not self.solver.shows(left, NOT_NEGATIVE, bounds):
+                with self.assuming(*bounds):
+                    where = self._where(left, NOT_NEGATIVE)
+                raise Refused(f"{self._words(of)} does not fit 32 bits{where}")
+
+    def _is_within(self, of: Term) -> bool:
+        """Says whether a term is shown to be not negative here within bounds, by far if the solver can show it.
+
+        What was shown of a term holds for those that are greater by a number, as the terms of other rows of a tile are.
+        """
+        number = of.parts.get(CONSTANT, 0)
+        key = ("within", of - number)
+        if number >= self._memo.get(key, inf):
+            return True
+        if self.not_negative(of) or self._within_a_bound(of):
+            self._memo[key] = number
+            return True
+        for less in (SOME_ROWS, 0):
+            if self.solver.shows(of - less, NOT_NEGATIVE, self.bounds):
+                self._memo[key] = number - less
+                return True
+        return False
+
+    def _lowest(self, of: Term) -> Term:
+        """Returns a term that is not above this one: with one of its ends for each symbol that is between two terms."""
+        for name in of.symbols & self.between.keys():
+            own = symbol(name)
+            factor = of.parts.get((*own.atoms,), 0)
+            of = of + factor * (self.between[name][factor < 0] - own)
+        return of
+
+    def _of_between(self, of: Term) -> list[Term]:
+        """Returns what is not negative of the symbols of a term that are between two terms."""
+        ends = ((symbol(name), self.between[name]) for name in sorted(of.symbols & self.between.keys()))
+        return [fact for own, (low, high) in ends for fact in (own - low, high - own)]
 
     def _within_a_bound(self, of: Term) -> bool:
         """Says whether a single bound shows that a term is not negative, which spares asking the solver.

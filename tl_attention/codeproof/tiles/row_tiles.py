@@ -14,7 +14,7 @@ from typing import Any
 from tl_attention.codeproof.run.threads import Value
 from tl_attention.codeproof.terms.comparison import Skippable
 from tl_attention.codeproof.terms.facts import Facts
-from tl_attention.codeproof.terms.term import term
+from tl_attention.codeproof.terms.term import as_number, term
 from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.problem.tiling import visited_blocks, whole_blocks
 from tl_attention.problem.variant import Variant
@@ -129,6 +129,8 @@ class RowTile:
         head = self.head // group if self.member is None else self.head * group + self.member
         if self.page_shift is None:
             return row, head, batch
+        # Numbers are not computed with as Terms.
+        row, batch = as_number(row), as_number(batch)
         rows = [row + box for box in range(0, self.cut.block_N, self.cut.variant.key_box)]
         found = [(row + shift, head, batch + shift) for row, shift in zip(rows, map(self.page_shift, rows))]
         return tuple(itertools.chain(*found))

@@ -23,6 +23,8 @@ from tl_attention.problem.variant import Sizes
 
 # In a problem with numbers: the least stride, in 16 bytes, and the keys of a window's sides that are read at run time.
 OTHERS, FAR = 2**14, 100_003
+# There each key has a page of its own, so that a look-up of any other key shows.
+PAGES_OF_A_KEY = {"page_size": 1, "page_rows": 7, "pages": LARGEST}
 
 
 class Unknowns:
@@ -72,7 +74,7 @@ class Unknowns:
         others = {name: OTHERS + 37 * number for number, name in enumerate(dict.fromkeys(read))}
         named = {name: getattr(sizes, name) for name in Sizes._fields}
         variant = proof.code.variant
-        named |= {"group": variant.some_group, "workers": proof.workers}
+        named |= {"group": variant.some_group, "workers": proof.workers, **PAGES_OF_A_KEY}
         return cls(proof, *more, given=others | dict.fromkeys(WINDOW, FAR) | named | given)
 
     def symbol(self, name: str, low: float, high: float = inf, below: Any = None) -> Any:
@@ -143,8 +145,7 @@ class Unknowns:
             return some_page_shift(key, self.names["page_size"], self.names["page_rows"])
         key = self.facts.simpler(key)
         shift = self.facts.symbol(f"page shift of {key}", -LARGEST, LARGEST)
-        self.bound(key + shift)
-        self.bound(LARGEST // 2 - key - shift)
+        self.facts.between[f"page shift of {key}"] = -key, LARGEST // 2 - key
         return shift
 
     def tile_at(self, row: Any, head: Any, batch: Any, rank: int, **fields: Any) -> RowTile:

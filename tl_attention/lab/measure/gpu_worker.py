@@ -23,7 +23,7 @@ from tl_attention.op.launch import Launch
 from tl_attention.op.pages import Pages, as_rows, pages_of
 from tl_attention.problem.features import INPUTS
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.variant import Variant
+from tl_attention.problem.variant import PAGES, Variant
 from tl_attention.schedule.schedule import Schedule
 
 DEVICE = "cuda"
@@ -149,7 +149,7 @@ def _implementation(
         (begins_q, begins_k), used = offsets_of(shape, q.device), None
         if shape.page_size:
             k, v, pages, begins_k, used = drawn_pages(shape, seed, spread)
-            of_pages = pages.arguments
+            of_pages = pages[: len(PAGES)]
         offsets = (*launch.offsets(begins_q, begins_k, None, used, shape.totals[0]), *of_pages)
     values, tensors = tuple(asked.get(feature.word) for feature in INPUTS), (q, k, v, result.output)
     arguments = launch.arguments(tensors, result.lse, shape.head_dim**-0.5, values, offsets)
