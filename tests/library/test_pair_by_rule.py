@@ -32,6 +32,7 @@ MISTAKES = {
     "no schedules": ("schedules: [dq, dkdv], ", "", 2, "rules[0]: expected of a pair two schedules"),
     "one schedule": ("dq, dkdv", "dq", 2, "rules[0]: expected of a pair two schedules"),
     "three": ("dq, dkdv", "dq, dkdv, best", 2, "rules[0]: expected of a pair two schedules"),
+    "packed": ("packed: false, ", "", 2, "rules[0]: expected packed: false of a pair"),
     "numbers": ("dq, dkdv", "1, 2", 2, "rules[0].schedules[0]: "),
     "a wait": ("operator: pair,", "operator: pair, after: 9,", 2, "rules[0]: expected of a pair .*neither after nor"),
     "no pair": (
