@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -36,8 +35,11 @@ def source(loop: str, variant: Variant) -> str:
         return lowered(lowering.prim_func(Planned(schedule), variant), variant.arch, dict(lowering.pass_configs))[0]
 
 
-def of(loop: str, head_dim: int = 128, dtype: str = "bfloat16", mask: Mask = FULL, group: int = 1) -> Variant:
-    return Variant(head_dim, dtype, mask, group=group, loop=loop)
+def of(
+    loop: str, head_dim: int = 128, dtype: str = "bfloat16", mask: Mask = FULL, group: int = 1,
+    optional: frozenset[str] = frozenset(),
+) -> Variant:  # fmt: skip
+    return Variant(head_dim, dtype, mask, group=group, optional=optional, loop=loop)
 
 
 # What stands for each kind of operation in the code.
@@ -102,8 +104,7 @@ def test_row_vectors_come_in_the_phase_of_their_tile():
 @pytest.mark.parametrize("optional", [frozenset(), frozenset({"dLSE"})], ids=["", "with dLSE"])
 def test_the_device_code_finds_lse_and_d_of_rows_that_are_there_and_pads_the_others(optional, tmp_path: Path) -> None:
     """+inf stands for the LSE of rows without a key and behind the last, whose O, dO and dLSE are not read."""
-    variant = replace(of("dq"), optional=optional)
-    _, facts = lowering_of(SHIPPED["dq"]).device_code(SHIPPED["dq"], variant)
+    _, facts = lowering_of(SHIPPED["dq"]).device_code(SHIPPED["dq"], of("dq", optional=optional))
     (tmp_path / "row_facts.h").write_text(facts.text)
     compiler = [host_compiler() or "c++", "-std=c++20", "-O1", f"-I{tmp_path}", *["-DWITH_D_LSE"] * len(optional)]
     made = tmp_path / "row_facts"
@@ -143,7 +144,7 @@ CASES = [
 @exhaustive
 @pytest.mark.parametrize("loop, case", CASES, ids=str)
 def test_ptxas_serialises_no_product_and_spills_nothing_in_a_loop(loop, case):
-    text = source(loop, replace(of(loop), **case))
+    text = source(loop, of(loop, **case))
     with use_nvcc() as nvcc:
         done = call_nvcc(nvcc, text, "sm_90a", more=(CUBIN, "-Xptxas", "-v"))
     words = done.stdout + done.stderr
