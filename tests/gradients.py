@@ -14,7 +14,7 @@ OPEN = -1
 # No rule that ships names a pair of schedules.
 WITH_A_PAIR = """\
 rules:
-  - {deterministic: false, operator: pair, schedules: [dq, dkdv], why: it is fast, record: none yet}
+  - {deterministic: false, packed: false, operator: pair, schedules: [dq, dkdv], why: it is fast, record: none yet}
   - archs: [sm_80, sm_86, sm_89, sm_90a, sm_120]
     operator: flash2
     why: it serves all

@@ -42,6 +42,8 @@ class BackwardRule(Conditions):
             raise PydanticCustomError("pair", "it names schedules, expected operator pair")
         if self.operator == PAIR and (len(self.schedules) != 2 or self.after or self.versions):
             raise PydanticCustomError("pair", "expected of a pair two schedules, neither after nor versions")
+        if self.operator == PAIR and getattr(self, "packed", None) is not False:
+            raise PydanticCustomError("pair", "expected packed: false of a pair, as packed sequences ask no rule")
         return self
 
     @property
