@@ -182,6 +182,38 @@ def test_opcheck_with_a_pair(on_cpu: Kernels) -> None:
     torch.library.opcheck(torch.ops.tl_attention.forward_varlen.default, given, options, atol=1e-2, rtol=1e-2)
 
 
+@pytest.mark.parametrize("of_lse", [False, True], ids=["output", "LSE"])
+def test_sinks_and_the_lse_have_gradients(of_lse, on_cpu: Kernels) -> None:
+    """Of a batch of one sequence each, the same pair has these gradients."""
+    lengths = [(70, 90), (9, 3), (130, 130)]
+    inputs, grad = drawn(lengths, 4, 2, 64)
+    sinks, weight = torch.linspace(-2, 2, 4).requires_grad_(), torch.randn(4, grad.shape[0])
+
+    def loss(call: Any, at: slice, *given: Any, **more: Any) -> Tensor:
+        output, lse = call(*given, sinks=sinks, causal=True, backward=PAIR, return_lse=True, **more)
+        found = (output.float() * grad[at].float().view(output.shape)).sum()
+        return found + (lse * weight[:, at].view(lse.shape)).sum() if of_lse else found
+
+    cu = begins(lengths)
+    found = torch.autograd.grad(loss(attention_varlen, slice(None), *inputs, *cu, 130, 130), [*inputs, sinks])
+    wanted = [torch.zeros_like(x) for x in (*inputs, sinks)]
+    for bounds in zip(*(zip(of.tolist(), of.tolist()[1:]) for of in cu)):
+        of_q, of_k = (slice(*of) for of in bounds)
+        alone = [x[at][None].detach().requires_grad_() for x, at in zip(inputs, (of_q, of_k, of_k))]
+        given = [x.transpose(1, 2).contiguous() for x in alone]
+
+        def one(*given: Tensor, **more: Any) -> tuple[Tensor, Tensor]:
+            output, lse = attention(*given, **more)
+            return output.transpose(1, 2), lse
+
+        gradients = torch.autograd.grad(loss(one, of_q, *given), [*alone, sinks])
+        for whole, at, part in zip(wanted, (of_q, of_k, of_k), gradients):
+            whole[at] = part[0]
+        wanted[3] += gradients[3]
+    for gradient, value in zip(found, wanted, strict=True):
+        torch.testing.assert_close(gradient, value, atol=1e-5, rtol=1e-4)
+
+
 NOT_HERE = {"bshd", "sinks", "another head_dim of V", "head_dim"}
 
 
