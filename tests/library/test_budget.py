@@ -23,11 +23,11 @@ BUDGET = {
     "lab": 10135,
     "tools": 6430,
     "tests": 1270,
-    "tests/library": 16190,
-    "tests/proof": 4495,
+    "tests/library": 16215,
+    "tests/proof": 4505,
     "tests/lab": 8440,
     "library": 18325,
-    "path": 9450,
+    "path": 9455,
 }
 
 
