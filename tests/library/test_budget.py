@@ -19,15 +19,15 @@ BUDGET = {
     "launch": 835,
     "codeproof": 5510,
     "compiler": 580,
-    "op": 2425,
+    "op": 2435,
     "lab": 10135,
     "tools": 6430,
-    "tests": 1270,
-    "tests/library": 16215,
+    "tests": 1275,
+    "tests/library": 16395,
     "tests/proof": 4505,
     "tests/lab": 8440,
-    "library": 18325,
-    "path": 9455,
+    "library": 18335,
+    "path": 9465,
 }
 
 
