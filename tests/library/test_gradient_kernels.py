@@ -122,7 +122,6 @@ def test_the_device_code_finds_lse_and_d_of_rows_that_are_there_and_pads_the_oth
 LACKING = [
     ({"head_dim": 192}, "head_dim 192"),
     ({"head_dim_v": 136}, "head_dim 128/136"),
-    ({"strided": True}, "strided tensors"),
     ({"group": None}, "a ratio of heads that the launch says"),
     ({"optional": frozenset({"Sinks"})}, "Sinks"),
     ({"optional": frozenset({"LSE"})}, "LSE"),
