@@ -141,11 +141,15 @@ def compute_packed_gradients(tensors: dict[str, Any], variant: Variant) -> None:
     sizes, rows = checked_sizes(tensors, variant), tensors["K" if variant.loop == "dkdv" else "Q"].shape[0]
     cu_q, cu_k, used_q, used_k = (tensors[n].tolist() for n in ("CuSeqlensQ", "CuSeqlensK", "SeqUsedQ", "SeqUsedK"))
     # TMA's strides are multiples of 16 bytes.
-    assert (used_q, used_k) == (cu_q, cu_k) and sizes["batch"] == 1 and sizes["rows"] % 4 == 0
-    assert tensors["Tiles"] == words_of_list(rows, len(cu_q) - 1, 128)
-    for n, ((q, end_q), (k, end_k)) in enumerate(zip(pairwise(cu_q), pairwise(cu_k))):
+    assert (
+        sizes["batch"] == 1 and sizes["rows"] % 4 == 0 and tensors["Tiles"] == words_of_list(rows, len(cu_q) - 1, 128)
+    )
+    for n, ((q, next_q), (k, next_k)) in enumerate(zip(pairwise(cu_q), pairwise(cu_k))):
+        # Used lengths as long as the offsets stand for none.
+        end_q = q + used_q[n] if len(used_q) < len(cu_q) else next_q
+        end_k = k + used_k[n] if len(used_k) < len(cu_k) else next_k
         further, padded = q + 128 * n, -(-(end_q - q) // 128) * 128
-        assert further + padded <= end_q + 128 * (n + 1) <= sizes["rows"]
+        assert further + padded <= next_q + 128 * (n + 1) <= sizes["rows"]
         if q == end_q:
             # Its keys' tiles read a block of numbers of the queries that it lacks, and store zeros.
             assert not any(tensors[name][..., further : further + 128].any() for name in ("RowLSE", "RowD"))

@@ -19,15 +19,15 @@ BUDGET = {
     "launch": 835,
     "codeproof": 5535,
     "compiler": 580,
-    "op": 2450,
+    "op": 2460,
     "lab": 10135,
     "tools": 6430,
-    "tests": 1305,
-    "tests/library": 16310,
-    "tests/proof": 4520,
+    "tests": 1310,
+    "tests/library": 16375,
+    "tests/proof": 4530,
     "tests/lab": 8440,
-    "library": 18370,
-    "path": 9475,
+    "library": 18380,
+    "path": 9485,
 }
 
 

@@ -110,7 +110,7 @@ def test_opcheck_with_a_gradient_and_of_the_backward(on_cpu: Kernels, flash_on_c
     with torch.no_grad():
         output, lse = attention_varlen(q, k, v, cu_q, cu_k, 5, 9, sinks=sinks, **options)
         inputs = (torch.ones_like(output), *(x.detach() for x in (q, k, v)), output, lse, sinks.detach())
-        inputs += (cu_q, cu_k, 5, 9)
+        inputs += (cu_q, cu_k, None, None, 5, 9)
     own = {"causal": True, "scale": None, "window_size": [-1, -1]}
     torch.library.opcheck(torch.ops.tl_attention.backward_varlen.default, inputs, own)
 

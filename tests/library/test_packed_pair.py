@@ -100,6 +100,28 @@ def test_rows_of_no_sequence_have_gradients_of_0_whatever_they_hold(on_cpu: Kern
         torch.testing.assert_close(gradient.double(), value, atol=1e-2, rtol=1e-2)
 
 
+@pytest.mark.parametrize("sides", ["qk", "q", "k"])
+def test_rows_that_do_not_count_have_gradients_of_0_whatever_they_hold(sides, on_cpu: Kernels) -> None:
+    lengths, used = [(9, 20), (3, 7), (140, 6), (5, 70)], {"q": (5, 0, 130, 5), "k": (9, 7, 0, 64)}
+    inputs, grad = drawn(lengths, 4, 2, 64)
+    sinks, cu = torch.linspace(-2, 2, 4).requires_grad_(), begins(lengths)
+    options = {f"seqused_{side}": offsets(*used[side]) for side in sides}
+    # The same sequences without these rows.
+    shorter = [tuple(used[s][n] if s in sides else of["qk".index(s)] for s in "qk") for n, of in enumerate(lengths)]
+    counts = [
+        torch.cat([torch.arange(at, at + of[side]) for at, of in zip(cu[side].tolist(), shorter)]) for side in (0, 1)
+    ]
+    own = [x.detach()[counts[side]].requires_grad_() for x, side in zip(inputs, (0, 1, 1))]
+    with torch.no_grad():
+        for x, side in zip((*inputs, grad), (0, 1, 1, 0)):
+            x[torch.ones(len(x), dtype=torch.bool).index_fill_(0, counts[side], False)] = torch.nan
+    found = torch.autograd.grad(by_pair(*inputs, *cu, sinks=sinks, **options), [*inputs, sinks], grad)
+    alone = torch.autograd.grad(by_pair(*own, *begins(shorter), sinks=sinks), [*own, sinks], grad[counts[0]])
+    for whole, part, side in zip(found[:3], alone, (0, 1, 1)):
+        assert torch.equal(whole, torch.zeros_like(whole).index_copy_(0, counts[side], part))
+    torch.testing.assert_close(found[3], alone[3])
+
+
 def test_a_sequence_has_the_same_bits_in_any_order_and_alone(on_cpu: Kernels) -> None:
     lengths = [(5, 9), (0, 7), (130, 70), (64, 130), (9, 0)]
     inputs, grad = drawn(lengths, 4, 2, 64)
@@ -182,13 +204,45 @@ def test_opcheck_with_a_pair(on_cpu: Kernels) -> None:
     torch.library.opcheck(torch.ops.tl_attention.forward_varlen.default, given, options, atol=1e-2, rtol=1e-2)
 
 
+@pytest.mark.parametrize("of_lse", [False, True], ids=["output", "LSE"])
+def test_sinks_and_the_lse_have_gradients(of_lse, on_cpu: Kernels) -> None:
+    """Of a batch of one sequence each, the same pair has these gradients."""
+    lengths = [(70, 90), (9, 3), (130, 130)]
+    inputs, grad = drawn(lengths, 4, 2, 64)
+    sinks, weight = torch.linspace(-2, 2, 4).requires_grad_(), torch.randn(4, grad.shape[0])
+
+    def loss(call: Any, at: slice, *given: Any, **more: Any) -> Tensor:
+        output, lse = call(*given, sinks=sinks, causal=True, backward=PAIR, return_lse=True, **more)
+        found = (output.float() * grad[at].float().view(output.shape)).sum()
+        return found + (lse * weight[:, at].view(lse.shape)).sum() if of_lse else found
+
+    cu = begins(lengths)
+    found = torch.autograd.grad(loss(attention_varlen, slice(None), *inputs, *cu, 130, 130), [*inputs, sinks])
+    wanted = [torch.zeros_like(x) for x in (*inputs, sinks)]
+    for bounds in zip(*(zip(of.tolist(), of.tolist()[1:]) for of in cu)):
+        of_q, of_k = (slice(*of) for of in bounds)
+        alone = [x[at][None].detach().requires_grad_() for x, at in zip(inputs, (of_q, of_k, of_k))]
+        given = [x.transpose(1, 2).contiguous() for x in alone]
+
+        def one(*given: Tensor, **more: Any) -> tuple[Tensor, Tensor]:
+            output, lse = attention(*given, **more)
+            return output.transpose(1, 2), lse
+
+        gradients = torch.autograd.grad(loss(one, of_q, *given), [*alone, sinks])
+        for whole, at, part in zip(wanted, (of_q, of_k, of_k), gradients):
+            whole[at] = part[0]
+        wanted[3] += gradients[3]
+    for gradient, value in zip(found, wanted, strict=True):
+        torch.testing.assert_close(gradient, value, atol=1e-5, rtol=1e-4)
+
+
 NOT_HERE = {"bshd", "sinks", "another head_dim of V", "head_dim"}
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "operator"])
-@pytest.mark.parametrize("name", [*sorted({*REFUSED} - NOT_HERE), "seqused_k"])
+@pytest.mark.parametrize("name", sorted({*REFUSED} - NOT_HERE))
 def test_what_a_pair_does_not_serve_is_one_line(name, traced, on_cpu: Kernels, monkeypatch) -> None:
-    options, words = REFUSED.get(name, ({"seqused_k": offsets(1, 2)}, "with seqused there is no backward"))
+    options, words = REFUSED[name]
     inputs, _ = drawn([(5, 9), (12, 8)], 2, 2, 64)
     if traced:
         monkeypatch.setattr("tl_attention.op.attend.is_plain", lambda: False)

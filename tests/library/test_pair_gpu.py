@@ -8,6 +8,7 @@ seeds than the usual ones are those from TL_ATTENTION_SEED on.
 import os
 import random
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TypeVar
 
 import gpu_lost
@@ -241,6 +242,28 @@ def test_a_sequence_has_the_same_bits_in_any_order_alone_and_beside_nans(causal,
             assert all(map(torch.equal, found, whole[number])), f"sequence {number} in the order {order}"
     for number, found in each(range(5), spoiled=2).items():
         assert number == 2 or all(map(torch.equal, found, whole[number])), f"sequence {number} beside NaNs"
+
+
+def test_rows_that_do_not_count_change_no_bit() -> None:
+    lengths, used = [(300, 400), (64, 7), (513, 130), (9, 140)], [(290, 129), (0, 7), (513, 0), (1, 64)]
+    inputs, grad, cu = packed(lengths, 4, 2, 128, torch.bfloat16, FIRST)
+    begin = [[0, *accumulate(of[side] for of in lengths)] for side in (0, 1)]
+    counts = [
+        torch.cat([torch.arange(at, at + of[side]) for at, of in zip(begin[side], used)]).cuda() for side in (0, 1)
+    ]
+    alone = of_packed(
+        [x[counts[side]] for x, side in zip(inputs, (0, 1, 1))], grad[counts[0]], [of.cuda() for of in begins(used)],
+        causal=True, invariant=True,
+    )  # fmt: skip
+    for x, side in zip((*inputs, grad), (0, 1, 1, 0)):
+        x[torch.ones(len(x), dtype=torch.bool, device="cuda").index_fill_(0, counts[side], False)] = torch.nan
+    of_used = {
+        f"seqused_{name}": torch.tensor([of[side] for of in used], dtype=torch.int32, device="cuda")
+        for side, name in enumerate("qk")
+    }
+    found = of_packed(inputs, grad, cu, causal=True, invariant=True, **of_used)
+    for whole, part, side in zip(found, alone, (0, 1, 1)):
+        assert torch.equal(whole, torch.zeros_like(whole).index_copy_(0, counts[side], part))
 
 
 def test_packed_gradients_have_the_same_bits_beside_another_kernel() -> None:

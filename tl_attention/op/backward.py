@@ -195,13 +195,14 @@ def _of_rows_with_keys(given: Saved, shape: GradShape, scale: float | None) -> t
 
 
 def packed(
-    given: Saved, sinks: Tensor | None, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
-    d_lse: Tensor | None = None, *, causal: bool, scale: float | None, window_size: Sequence[int],
-    backward: Sequence[str] | None = None, **features: float,
+    given: Saved, sinks: Tensor | None, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, seqused_q: Tensor | None,
+    seqused_k: Tensor | None, max_seqlen_q: int, max_seqlen_k: int, d_lse: Tensor | None = None, *, causal: bool,
+    scale: float | None, window_size: Sequence[int], backward: Sequence[str] | None = None, **features: float,
 ) -> Gradients:  # fmt: skip
     """Returns the gradients of `attention_varlen`'s q, k, v and sinks, as `dense` does of `attention`'s.
 
-    They are 0 for rows that see no key, or no query, or are no sequence's, of which FlashAttention-2 writes none.
+    They are 0 for rows that see no key, or no query, or are no sequence's, of which FlashAttention-2 writes none. It
+    takes no used lengths.
     """
     grad, q, k, v, output, lse = given
     if 0 in (q.shape[0], q.shape[1], k.shape[0], cu_seqlens_q.shape[0] - 1):
@@ -209,11 +210,12 @@ def packed(
         return dq, dk, dv, None if sinks is None else torch.zeros_like(sinks)
     mask, offsets = masked(causal, (window_size[0], window_size[1])), (cu_seqlens_q, cu_seqlens_k)
     if backward is not None:
-        dq, dk, dv = pair.packed_gradients(backward, given, d_lse, mask, scale, offsets, **features)
+        lie = *offsets, seqused_q, seqused_k
+        dq, dk, dv = pair.packed_gradients(backward, given, d_lse, mask, scale, lie, **features)
         if sinks is None:
             return dq, dk, dv, None
     # FlashAttention-2 takes the LSE of a row without keys for +inf, so that every exponential is 0.
-    of_rows, unused = lse.masked_fill(lse.isneginf(), float("inf")), _unused(cu_seqlens_q, q)
+    of_rows, unused = lse.masked_fill(lse.isneginf(), float("inf")), _unused(cu_seqlens_q, q, seqused_q)
     if backward is None:
         without_queries = _unused(cu_seqlens_k, k)
         gradients = aten.flash2(given._replace(lse=of_rows), mask, scale, offsets, (max_seqlen_q, max_seqlen_k))
@@ -239,7 +241,11 @@ def _of_sinks(sinks: Tensor, lse: Tensor, products: Tensor) -> Tensor:
     return gradient.sum(dim=0) if gradient.dim() == 2 else gradient
 
 
-def _unused(cu_seqlens: Tensor, rows: Tensor) -> Tensor:
-    """Returns which rows are no sequence's, as bools (total, 1, 1)."""
+def _unused(cu_seqlens: Tensor, rows: Tensor, used: Tensor | None = None) -> Tensor:
+    """Returns which rows are no sequence's, or not `used` of it, as bools (total, 1, 1)."""
     number = torch.arange(rows.shape[0], device=rows.device, dtype=torch.int32)
-    return ((number < cu_seqlens[0]) | (number >= cu_seqlens[-1]))[:, None, None]
+    found = (number < cu_seqlens[0]) | (number >= cu_seqlens[-1])
+    if used is not None:
+        own = (torch.searchsorted(cu_seqlens, number, right=True) - 1).clamp(0, used.shape[0] - 1)
+        found |= number >= (cu_seqlens[:-1] + used)[own]
+    return found[:, None, None]

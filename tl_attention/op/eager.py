@@ -43,11 +43,12 @@ class Node(torch.autograd.Function):
             return (None,) * len(needed)
         # Read once: torch.utils.checkpoint computes again what is read, and refuses to do so twice.
         q, k, v, output, lse, sinks, *offsets = ctx.saved_tensors
-        given, others = Saved(grads[0], q, k, v, output, lse), (sinks if needed[6] else None, *offsets, *grads[1:])
+        given, others = Saved(grads[0], q, k, v, output, lse), (sinks if needed[6] else None, *offsets)
+        own = {**ctx.own, "d_lse": grads[1]} if grads[1:] else ctx.own
         compute, operator = ctx.gradients
         # With create_graph=True gradients are enabled here, and the operator says that they have no gradient.
         again = torch.is_grad_enabled()
-        dq, dk, dv, dsinks = operator(*given, *others, **ctx.own) if again else compute(given, *others, **ctx.own)
+        dq, dk, dv, dsinks = operator(*given, *others, **own) if again else compute(given, *others, **own)
         return (None, None, None, dq, dk, dv, dsinks if needed[6] else None, *[None] * len(offsets))
 
 

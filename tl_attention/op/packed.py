@@ -170,9 +170,9 @@ class Packed(PackedArguments):
     # --- for the operator and gradients ---
 
     operator = "forward_varlen"
-    sequences_schema = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k, "
-    gradient_schema = f"{sequences_schema}Tensor? d_lse=None, "
-    schema = f"{sequences_schema}Tensor? seqused_q=None, Tensor? seqused_k=None, "
+    _offsets, _longest = "Tensor cu_seqlens_q, Tensor cu_seqlens_k", "SymInt max_seqlen_q, SymInt max_seqlen_k"
+    gradient_schema = f"{_offsets}, Tensor? seqused_q, Tensor? seqused_k, {_longest}, Tensor? d_lse=None, "
+    schema = f"{_offsets}, {_longest}, Tensor? seqused_q=None, Tensor? seqused_k=None, "
     flag, layout_option = "zero_unused", "str[]? backward=None"
     # PyTorch has no gradient of an operator with tensors among its options.
     behind = "Tensor? block_table=None, "
@@ -191,12 +191,12 @@ class Packed(PackedArguments):
     @property
     def operator_arguments(self) -> tuple[Any, ...]:
         """Returns the operator's arguments that say where sequences lie, in the operator's order."""
-        return (*self.offsets, *self.longest.values(), *self[2:4])
+        return (*self[:2], *self.longest.values(), *self[2:4])
 
     @property
-    def offsets(self) -> tuple[Tensor, Tensor]:
-        """Returns the tensors that say where sequences lie, without those of used rows, which have no gradient."""
-        return self[:2]
+    def offsets(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Returns the tensors that say where sequences lie, and how many rows of each count."""
+        return self[:4]
 
     @property
     def longest(self) -> dict[str, int]:
@@ -216,9 +216,11 @@ class Packed(PackedArguments):
         """Returns words for an error if there is no gradient for these lengths or this mask, else None."""
         if self.pages is not None:
             return "block_table", "with keys that lie one behind the other"
+        if call.backward is not None:
+            return None
         if self.seqused_q is not None or self.seqused_k is not None:
             return "seqused", "with sequences cut to their used rows"
-        if call.backward is not None or packed_masks_alike(mask, self.max_seqlen_k):
+        if packed_masks_alike(mask, self.max_seqlen_k):
             return None
         instead = "with a right side that is closed, and shorter than max_seqlen_k"
         return f"window_size {tuple(call.window_size)}", instead

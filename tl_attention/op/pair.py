@@ -32,6 +32,8 @@ from tl_attention.schedule.schedule import Schedule
 
 # In the order of their launches.
 LOOPS = tuple(GRADIENT_PARAMETERS)
+# The offsets of packed sequences' queries and keys, and how many of each count, None if all do.
+Offsets = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
 def texts_of(given: object) -> tuple[str, ...]:
@@ -177,12 +179,13 @@ def gradients(
 
 def packed_gradients(
     texts: Sequence[str], given: Saved, d_lse: Tensor | None, mask: Mask, scale: float | None,
-    offsets: tuple[Tensor, Tensor], **features: float,
+    offsets: Offsets, **features: float,
 ) -> list[Tensor]:  # fmt: skip
     """Returns the gradients of q, k and v of packed sequences by a pair's kernels. None of the tensors is empty.
 
     Tensors are (rows, heads, head_dim), and the LSE is (heads, rows), as `attention_varlen` has them. Rows that are no
-    sequence's have gradients of 0. `offsets` say where queries and keys of sequences begin.
+    sequence's have gradients of 0. `offsets` say where queries and keys of sequences begin, and how many rows of each
+    sequence count.
     """
     _, q, k, v, _, lse = given
     (total_q, heads, _), sequences = q.shape, offsets[0].shape[0] - 1
@@ -195,7 +198,7 @@ def packed_gradients(
 
 def _launch(
     texts: Sequence[str], given: Saved, d_lse: Tensor | None, found: Sequence[Tensor], rows: Tensor, mask: Mask,
-    scale: float | None, features: Mapping[str, float], offsets: tuple[Tensor, ...] = (),
+    scale: float | None, features: Mapping[str, float], offsets: Offsets | tuple[()] = (),
 ) -> None:  # fmt: skip
     """Launches a pair's kernels, which write the gradients `found`, and LSE and D of rows to `rows`."""
     strided = bool(offsets) or not all(x.is_contiguous() for x in given[1:4])
@@ -208,7 +211,8 @@ def _launch(
         "softmax_scale": q.shape[-1] ** -0.5 if scale is None else scale, **_fitted(mask, q, k).values(WINDOW),
     }  # fmt: skip
     # Used lengths as long as the offsets stand for none.
-    arguments |= zip((parameter.name for parameter in OFFSETS), offsets * 2)
+    whole = (own if given is None else given for own, given in zip(offsets[:2] * 2, offsets))
+    arguments |= zip((parameter.name for parameter in OFFSETS), whole)
     sms, asked = compiled.sms_of(q.device), FeatureValues(lse=d_lse is not None, **features)
     with torch.cuda.device(q.device):
         for schedule, variant, kernel in kernels(texts, given[1:4], mask, asked):

@@ -94,7 +94,7 @@ def attention_varlen(
             that are not named are not read. There is no gradient.
         zero_unused: set rows that are no sequence's to 0, and their LSE to -inf; otherwise they are left as they are.
         check: check the contents of offsets and used lengths.
-        backward: a pair (dq, dkdv) of schedules, as for `attention`; here they serve strided tensors, too.
+        backward: a pair (dq, dkdv) of schedules, as for `attention`; with these, seqused has gradients, too.
 
     Under torch.compile and torch.export the call is the operator `torch.ops.tl_attention.forward_varlen`, which takes
     neither `out` nor a Schedule nor `check`. Gradients of q, k, v and sinks come from PyTorch's FlashAttention-2. There

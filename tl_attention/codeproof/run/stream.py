@@ -321,8 +321,7 @@ class Stream:
         wanted = names, self.reading.tensors["O"].columns, self.reading.dtype
         if (values["tensors"], values["columns"], values["dtype"]) != wanted:
             raise Unsafe(f"line {part.line} finds LSE and D of {values['tensors']}, expected {wanted}")
-        said = ("rows", "output_stride", "grad_stride", *names)
-        yield Event(ROW_FACTS, place=tuple(map(part.same, said)))
+        yield Event(ROW_FACTS, place=tuple(map(part.same, ("rows", "output_stride", "grad_stride", *names))))
 
     def _rows_of_lse(self, part: ThreadSlice) -> Iterator[Event]:
         self._tensor_of(part, "lse")
