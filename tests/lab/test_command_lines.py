@@ -334,7 +334,7 @@ def may_be(words: list[str], name: str, before: bytes | None, after: bytes | Non
     return after.startswith(before) if kind.done == "add to" else kind.begins.match(after) is not None
 
 
-SAMPLE, WHOLE = 25, 2000
+SAMPLE, WHOLE = 25, 1000
 
 
 @pytest.mark.parametrize("first,count", sampled([(0, SAMPLE), (SAMPLE, WHOLE)], [(0, SAMPLE)]))

@@ -127,7 +127,8 @@ def undefined(text: str) -> str:
     return subprocess.run(command, input=text, capture_output=True, text=True).stdout
 
 
-@pytest.mark.parametrize("name", sampled(PACKED, ["best"]))
+# The programs are compared as text, too, all of them.
+@pytest.mark.parametrize("name", sampled([*SCHEDULES, "option 0"], ["best"]))
 def test_the_packed_program_lowers_to_exactly_the_packages_cuda(name, tmp_path):
     schedule = PACKED[name]
     own = lowering_of(schedule).prim_func(Planned(schedule), VARIANT)

@@ -26,7 +26,7 @@ WITH_PROGRAM = [name for name, kernel in KERNELS.items() if kernel.schedule.has_
 
 
 # Of a fault of each line so many are tried, evenly.
-MOST = 16
+MOST = 6
 
 
 def refused(cell: Edit, faulty: list[Code]) -> None:
