@@ -14,9 +14,7 @@ import click
 
 from tl_attention.lab.cli.command import OneLineErrors
 
-MEASUREMENTS = (
-    "backward calibrate cards cudnn_inputs generate host llama new_shapes operator probes profile timeline training"
-)
+MEASUREMENTS = "backward calibrate cards cudnn_inputs generate host llama new_shapes operator pair probes profile timeline training"
 
 
 @click.group(cls=OneLineErrors)

@@ -181,7 +181,7 @@ def test_what_is_wrong_is_not_timed(batches, monkeypatch) -> None:
     assert "3 times as far from fp64 as flash's, expected at most 2" in row.ours.reason
 
 
-@pytest.mark.parametrize("command", ["backward", "host", "llama", "new-shapes", "operator", "training"])
+@pytest.mark.parametrize("command", ["backward", "host", "llama", "new-shapes", "operator", "pair", "training"])
 def test_without_a_gpu_it_says_so(command, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     done = CliRunner().invoke(measure.main, [command, "--output", str(tmp_path / "record.jsonl")])

@@ -21,11 +21,11 @@ BUDGET = {
     "compiler": 580,
     "op": 2460,
     "lab": 10135,
-    "tools": 6430,
+    "tools": 6510,
     "tests": 1310,
     "tests/library": 16375,
     "tests/proof": 4530,
-    "tests/lab": 8440,
+    "tests/lab": 8505,
     "library": 18380,
     "path": 9485,
 }

@@ -162,9 +162,9 @@ def gradients(
 ) -> list[Tensor]:
     """Returns the gradients of q, k and v by a pair's kernels, and D. Tensors are (batch, heads, seq, head_dim).
 
-    Gradients are contiguous, and 0 of rows that see no key. D is fp32 (batch, heads, seq_q) as the LSE and its gradient
-    `d_lse`: each row's sum of dO * O, less `d_lse` but for rows with an LSE of -inf. `features` are those that change
-    scores, by word.
+    Gradients lie as their inputs do, without gaps, and are 0 of rows that see no key. D is fp32 (batch, heads, seq_q)
+    as the LSE and its gradient `d_lse`: each row's sum of dO * O, less `d_lse` but for rows with an LSE of -inf.
+    `features` are those that change scores, by word.
     """
     _, q, k, v, _, lse = given
     batch, heads, seq_q, _ = q.shape

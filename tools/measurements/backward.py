@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache, partial
@@ -89,6 +89,8 @@ PACKED = [Lengths(700, 700), Lengths(1, 1), Lengths(399, 399)]
 MOST_APART = 0.1
 FAILED = 1
 Call = Callable[[], Sequence[Tensor]]
+# Makes the call of an entry, by name, from the problem, q, k and v, and the output's gradient.
+Entry = Callable[[str, AttentionShape, Sequence[Tensor], Tensor], Call]
 
 
 def cells() -> Iterator[Cell]:
@@ -121,8 +123,10 @@ def small(shape: AttentionShape) -> AttentionShape:
 # --- entries ----------------------------------------------------------------------------------------------------------
 
 
-def forward_of(name: str, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Tensor]:
-    """Makes the forward pass of an entry, a function without arguments."""
+def forward_of(
+    name: str, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor, **of_ours: Any
+) -> Callable[[], Tensor]:
+    """Makes the forward pass of an entry, a function without arguments; ours gets these options."""
     left, right = sides(shape.mask)
     if shape.packed:
         if name == EXACT:
@@ -130,10 +134,10 @@ def forward_of(name: str, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor
         from torch.nn.attention.varlen import varlen_attn
 
         of: Callable[..., Any] = attention_varlen if name == OURS else varlen_attn
-        longest = shape.seq_q, shape.seq_kv
-        return partial(of, q, k, v, *offsets_of(shape, q.device), *longest, window_size=(left, right))
+        longest, options = (shape.seq_q, shape.seq_kv), of_ours if name == OURS else {}
+        return partial(of, q, k, v, *offsets_of(shape, q.device), *longest, window_size=(left, right), **options)
     if name == OURS:
-        return partial(attention, q, k, v, window_size=(left, right))
+        return partial(attention, q, k, v, window_size=(left, right), **of_ours)
     if name == EXACT:
         return partial(exact, q, k, v, shape.mask)
     if name == FLEX:
@@ -229,8 +233,8 @@ def gradients_by(shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> str:
 # --- a cell -----------------------------------------------------------------------------------------------------------
 
 
-def error_of(shape: AttentionShape, seed: int, device: str) -> float:
-    """Returns our error against fp64 divided by the allowed error, at small sizes: the worst of four tensors."""
+def error_of(shape: AttentionShape, seed: int, device: str, call_of: Entry = call_of) -> float:
+    """Returns our error against fp64 divided by the allowed error, at small sizes: the worst of a call's tensors."""
     shape = small(shape)
     inputs, grad = tensors(shape, seed, device)
     wanted = call_of(EXACT, shape, [x.double() for x in inputs], grad.double())()
@@ -272,17 +276,24 @@ def measured(cell: Cell, seed: int, rounds: int, common: dict[str, Any], device:
             raise InputError(
                 f"{cell.name}: gradients by {operator}, but {checked} at small sizes, expected the same one"
             )
-        good = [name for name in cell.peers if name in batches]
-        order = [good[0], OURS, *good[1:]] if good and OURS in batches else []
-        found = timed([entries[name] for name in order], batches, rounds)
+        return row_of(cell, entries, batches, rounds, METHOD, seed=seed, **common)
+
+
+def row_of(
+    cell: Cell, entries: dict[str, Timed], batches: dict[str, TimedBatch], rounds: int, method: str, **common: Any
+) -> CellRow:
+    """Times the entries that have a batch, the first peer twice, and returns the cell's row."""
+    good = [name for name in cell.peers if name in batches]
+    order = [good[0], OURS, *good[1:]] if good and OURS in batches else []
+    found = timed([entries[name] for name in order], batches, rounds)
     # As they were sampled: those that failed come last.
     rows = (*found.values(), *(entry for name, entry in entries.items() if name not in found))
-    method = f"{METHOD}; {TimedBatch.method(rounds)}"
-    return CellRow(cell.name, cell.group, problem_of(shape), rows, dict(cell.peers), method=method, seed=seed, **common)
+    method = f"{method}; {TimedBatch.method(rounds)}"
+    return CellRow(cell.name, cell.group, problem_of(cell.shape), rows, dict(cell.peers), method=method, **common)
 
 
 def batches_of(
-    entries: dict[str, Timed], shape: AttentionShape, inputs: Sequence[Tensor], grad: Tensor
+    entries: dict[str, Timed], shape: AttentionShape, inputs: Sequence[Tensor], grad: Tensor, call_of: Entry = call_of
 ) -> dict[str, TimedBatch]:
     """Makes a batch of each entry. One that does not run, or disagrees with ours, has none; `entries` says why."""
     batches: dict[str, TimedBatch] = {}
@@ -336,14 +347,27 @@ def means(rows: Sequence[CellRow]) -> Iterator[str]:
 @click.option("--only", multiple=True, metavar="GLOB", help="take the cells of these names, such as 'd64-*'")
 def main(output: Path, rounds: int, seed: int, only: tuple[str, ...]) -> None:
     """Time forward plus backward, and record."""
-    common = gpu_fields("backward")
-    chosen = [cell for cell in cells() if not only or any(fnmatchcase(cell.name, glob) for glob in only)]
+    common, chosen = gpu_fields("backward"), those(cells(), only)
     compile_ours([shape for cell in chosen for shape in (cell.shape, small(cell.shape))])
+    rows, failed = recorded(chosen, output, lambda cell: measured(cell, seed, rounds, common))
+    for text in means(rows):
+        click.echo(text)
+    if failed or any(row.ours.median_ms is None for row in rows):
+        sys.exit(FAILED)
+
+
+def those(cells: Iterable[Cell], only: Sequence[str]) -> list[Cell]:
+    """Returns the cells of these names, with wildcards; all without any."""
+    return [cell for cell in cells if not only or any(fnmatchcase(cell.name, glob) for glob in only)]
+
+
+def recorded(chosen: Sequence[Cell], output: Path, measure: Callable[[Cell], CellRow]) -> tuple[list[CellRow], bool]:
+    """Measures and records cells, says what came of each, and returns the rows and whether one has failed."""
     rows, failed = [], False
     results = ResultsFile(output)
     for cell in chosen:
         try:
-            row = measured(cell, seed, rounds, common)
+            row = measure(cell)
         # The other cells are measured all the same.
         except (InputError, RuntimeError) as error:
             click.echo(f"{cell.name}: {error}")
@@ -356,7 +380,4 @@ def main(output: Path, rounds: int, seed: int, only: tuple[str, ...]) -> None:
         for entry in row.entries:
             if entry.status != "ok":
                 click.echo(f"    {entry.name}: {entry.status}: {entry.reason}")
-    for text in means(rows):
-        click.echo(text)
-    if failed or any(row.ours.median_ms is None for row in rows):
-        sys.exit(FAILED)
+    return rows, failed
