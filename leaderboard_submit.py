@@ -597,14 +597,16 @@ def inverse(total, c):
 @T.macro
 def store_vector(tile, s, c):
     """Stores a warpgroup's output rows, 16 bytes a lane. Lanes exchange what they hold."""
-    T.call_extern("handle", store_function(c), *store_arguments(s.acc_o.data, tile.first_row, tile, s, c))
+    T.call_extern(
+        "handle",
+        store_function(c.columns_v, c.head_dim_v, c),
+        *store_arguments(s.acc_o.data, tile.first_row, tile, s, c),
+    )
 
 
-def store_function(c):
-    """Returns the name of the device function that stores output rows of c.columns_v columns, at most the tile's."""
-    if c.columns_v == c.head_dim_v:
-        return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
-    return f"tl_attention_store_columns<{c.columns_v}, {is_bf16(c)}>"
+def store_function(columns, of_tile, c):
+    """Returns the name of the device function that stores rows of so many columns, of a tile that may have more."""
+    return f"tl_attention_store{'' if columns == of_tile else '_columns'}<{columns}, {is_bf16(c)}>"
 
 
 STORES = {"direct": store_direct, "vector": store_vector, "tma": store_tma}
