@@ -250,6 +250,15 @@ def test_it_has_no_gradient(on_cpu) -> None:
             call(q.requires_grad_(), *others, **{WORD: value(2)})
 
 
+@pytest.mark.parametrize("loop", ["dq", "dkdv"])
+def test_a_kernel_of_gradients_refuses_it(loop) -> None:
+    """It does not know its derivative."""
+    schedule = resolve(loop).schedule
+    of_loops = {v.loop: v for v in AttentionShape(1, 2, 9, 9, 64).asking(**{WORD: OURS.asked}).variants_of_gradients()}
+    with pytest.raises(ScheduleRefused, match=f"^{NAME}, which lowering warp_specialized does not compute$"):
+        lowering_of(schedule).check_variant(schedule, of_loops[loop])
+
+
 def test_a_problem_and_its_record_have_it() -> None:
     shape = SHAPE.asking(**{WORD: OURS.asked})
     assert str(shape).endswith(f", {OURS.said}") and shape.variant().optional == {NAME}

@@ -143,6 +143,7 @@ class Feature:
     transformers: str = ""  # what a layer of Transformers calls it
     peers: Mapping[str, str] = field(default_factory=dict)  # by peer that has the feature, the name of its argument
     has_gradient: bool = False  # whether a call with the feature may have a gradient
+    has_slope: bool = False  # whether kernels of gradients know the derivative of what it does to a score
     tried: float = 1.0  # the interpreter's value; a tensor has it for its first head, and 1 more for each further head
     drawn: tuple[float, float] = (0.0, 1.0)  # mean and standard deviation of a tensor's normal numbers on a GPU
 
@@ -212,6 +213,7 @@ FEATURES = (
         elsewhere=("logits_soft_cap",),
         transformers="softcap",
         peers={"fa3": "softcap"},
+        has_slope=True,
         tried=2.0,
     ),
     Feature(

@@ -75,7 +75,7 @@ KERNEL_PARAMETERS = (
 OF_QUERIES, OF_KEYS = ("batch", "heads", "seq_q"), ("batch", "heads_kv", "seq_kv")
 _SCALARS = (
     Parameter("softmax_scale", "scalar", dtype="float32"),
-    *(feature.parameter for feature in INPUTS if feature.changes_scores),
+    *(feature.parameter for feature in INPUTS if feature.has_slope),
     *SIDES,
     Parameter("workers", "scalar", dtype="int32"),
 )
