@@ -31,6 +31,10 @@ NAMED = [
 ]
 
 
+# One of n outputs is held, drawn by chance. If it is the last one, no call is left that would rewrite it.
+BY_CHANCE, TRIES = {"it rewrites the output of the call before"}, 4
+
+
 @pytest.fixture
 def judged(monkeypatch) -> Callable[..., LineResult]:
     """Gives a function that evaluates a submission on one line, without importing it once more before that."""
@@ -56,7 +60,11 @@ def check_void(row: LineResult, reasons: Sequence[str]) -> None:
 @pytest.mark.parametrize("name", sampled(SOURCES, NAMED))
 def test_a_cheat_has_no_verdict_and_no_times(judged, name: str) -> None:
     program, reasons = SOURCES[name]
-    check_void(judged(source(program)), reasons)
+    for _ in range(TRIES if name in BY_CHANCE else 1):
+        row = judged(source(program))
+        if row.outcome.status != "pass":
+            break
+    check_void(row, reasons)
 
 
 @pytest.mark.gpu
