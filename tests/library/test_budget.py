@@ -23,11 +23,11 @@ BUDGET = {
     "lab": 10135,
     "tools": 6510,
     "tests": 1310,
-    "tests/library": 16375,
+    "tests/library": 16380,
     "tests/proof": 4530,
-    "tests/lab": 8505,
-    "library": 18380,
-    "path": 9485,
+    "tests/lab": 8510,
+    "library": 18385,
+    "path": 9490,
 }
 
 
