@@ -124,13 +124,8 @@ def test_the_same_call_has_the_same_bits_beside_another_kernel(number) -> None:
         assert all(map(torch.equal, found, first)), f"{case}: repetition {repetition}"
 
 
-def test_a_captured_step_has_the_eager_bits() -> None:
-    *inputs, grad, _ = case_of(4, CAUSAL_WINDOW).tensors(FIRST)
-    inputs = [x.requires_grad_() for x in inputs]
-
-    def step() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(attention(*inputs, causal=True, backward=PAIR), inputs, grad)
-
+def captured_step(step: Callable[[], Found]) -> tuple[torch.cuda.CUDAGraph, Found]:
+    """Captures a step in a graph, behind a warm-up on a stream of its own, and returns what replays give."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -138,7 +133,18 @@ def test_a_captured_step_has_the_eager_bits() -> None:
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = step()
+        found = step()
+    return graph, found
+
+
+def test_a_captured_step_has_the_eager_bits() -> None:
+    *inputs, grad, _ = case_of(4, CAUSAL_WINDOW).tensors(FIRST)
+    inputs = [x.requires_grad_() for x in inputs]
+
+    def step() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(attention(*inputs, causal=True, backward=PAIR), inputs, grad)
+
+    graph, captured = captured_step(step)
     with torch.no_grad():
         inputs[0].mul_(0.5)
     bounded("the replay", graph.replay)
@@ -289,14 +295,7 @@ def test_a_captured_packed_step_serves_other_offsets() -> None:
         output = attention_varlen(*inputs, *cu, 512, 512, causal=True, backward=PAIR)
         return torch.autograd.grad(output, inputs, grad)
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        bounded("the warm-up", step)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, captured = captured_step(step)
     for lengths in ([(300, 200), (212, 312)], [(0, 512), (512, 0)], [(1, 400), (511, 112)]):
         for offsets, other in zip(cu, begins(lengths)):
             offsets.copy_(other)

@@ -153,9 +153,11 @@ def dense(
         mask = masked(causal, (window_size[0], window_size[1]))
         *found, products = pair.gradients(shape.pair, given, d_lse, mask, scale, **features)
         dq, dk, dv = found if layout == BHSD else map(_swapped, found)
+        if sinks is None:
+            return dq, dk, dv, None
         # A row with neither a key nor a sink has an LSE of -inf, and no weights.
         lse = given.lse.masked_fill(given.lse.isneginf(), float("inf"))
-        return dq, dk, dv, None if sinks is None else _of_sinks(sinks, lse, products)
+        return dq, dk, dv, _of_sinks(sinks, lse, products)
     # The output of a row without keys is 0 whatever its sink.
     seen = Saved(*(x if x is k or x is v else shape.rows.computed(x) for x in given)) if shape.rows.hidden else given
     gradients = _of_rows_with_keys(seen._replace(lse=seen.lse.contiguous()), shape, scale)
@@ -208,17 +210,16 @@ def packed(
     if 0 in (q.shape[0], q.shape[1], k.shape[0], cu_seqlens_q.shape[0] - 1):
         dq, dk, dv = map(torch.zeros_like, (q, k, v))
         return dq, dk, dv, None if sinks is None else torch.zeros_like(sinks)
-    mask, offsets = masked(causal, (window_size[0], window_size[1])), (cu_seqlens_q, cu_seqlens_k)
+    mask, offsets = masked(causal, (window_size[0], window_size[1])), (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k)
     if backward is not None:
-        lie = *offsets, seqused_q, seqused_k
-        dq, dk, dv = pair.packed_gradients(backward, given, d_lse, mask, scale, lie, **features)
+        dq, dk, dv = pair.packed_gradients(backward, given, d_lse, mask, scale, offsets, **features)
         if sinks is None:
             return dq, dk, dv, None
     # FlashAttention-2 takes the LSE of a row without keys for +inf, so that every exponential is 0.
     of_rows, unused = lse.masked_fill(lse.isneginf(), float("inf")), _unused(cu_seqlens_q, q, seqused_q)
     if backward is None:
         without_queries = _unused(cu_seqlens_k, k)
-        gradients = aten.flash2(given._replace(lse=of_rows), mask, scale, offsets, (max_seqlen_q, max_seqlen_k))
+        gradients = aten.flash2(given._replace(lse=of_rows), mask, scale, offsets[:2], (max_seqlen_q, max_seqlen_k))
         dq, dk, dv = (x.masked_fill_(of, 0) for x, of in zip(gradients, (unused, without_queries, without_queries)))
         dq.masked_fill_(of_rows.isposinf().t()[..., None], 0)
     if sinks is None:

@@ -6,6 +6,7 @@ the kernel of dK and dV reads. No two threads add to one number in memory, so th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ from tl_attention.op import checks, compiled
 from tl_attention.op.aten import Saved
 from tl_attention.op.call import Call
 from tl_attention.op.in_memory import ALIGNMENT, has_rows, whole_strides
-from tl_attention.op.plan import NAMED
+from tl_attention.op.plan import MOST_KEPT, NAMED
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.features import BY_WORD, INPUTS, NOTHING, FeatureValues
 from tl_attention.problem.mask import WINDOW, Mask, ceildiv, fitted, is_window, shortened
@@ -99,16 +100,20 @@ def launched(
     # Imported late, as calls without a pair do without it.
     from tl_attention.kernels.preflight import check_card
 
-    found = []
-    for named, variant in zip(pair, problem.variants_of_gradients(), strict=True):
-        variant = replace(variant, strided=strided, arch=arch)
+    found = list(zip(pair, _variants(problem, strided, arch), strict=True))
+    for named, variant in found:
         try:
             check_card(named.schedule, variant.card)
             lowering_of(named.schedule).check_variant(named.schedule, variant)
         except ScheduleRefused as refusal:
             raise named.refused(refusal) from None
-        found.append((named, variant))
     return found
+
+
+@functools.lru_cache(maxsize=MOST_KEPT)
+def _variants(problem: AttentionShape, strided: bool, arch: str) -> tuple[Variant, ...]:
+    """Returns the variants of the kernels that a backward launches, which each step of a training asks for."""
+    return tuple(replace(of_loop, strided=strided, arch=arch) for of_loop in problem.variants_of_gradients())
 
 
 def why_not(texts: Sequence[str], problem: AttentionShape, strided: bool, arch: str) -> str:
@@ -149,7 +154,8 @@ def kernels(
     """
     arch, problem = checks.checked_card(tensors[0].device).arch, problem_of(tensors, mask, asked)
     found = []
-    for named, variant in launched(pair_of(texts), problem, is_strided(tensors), arch):
+    # Calls are checked once, and kernels when they are compiled.
+    for named, variant in zip(pair_of(texts), _variants(problem, is_strided(tensors), arch), strict=True):
         try:
             found.append((named.schedule, variant, compiled.kernel_of(named.schedule, variant)))
         except ScheduleRefused as refusal:

@@ -94,12 +94,13 @@ def attention_varlen(
             that are not named are not read. There is no gradient.
         zero_unused: set rows that are no sequence's to 0, and their LSE to -inf; otherwise they are left as they are.
         check: check the contents of offsets and used lengths.
-        backward: a pair (dq, dkdv) of schedules, as for `attention`; with these, seqused has gradients, too.
+        backward: a pair (dq, dkdv) of schedules, as for `attention`.
 
     Under torch.compile and torch.export the call is the operator `torch.ops.tl_attention.forward_varlen`, which takes
     neither `out` nor a Schedule nor `check`. Gradients of q, k, v and sinks come from PyTorch's FlashAttention-2. There
-    are none with a softcap, return_lse, out, check, seqused, or a window that is open on the right alone: that backward
-    may mask otherwise then. Rows that see no key, and rows that are no sequence's, have a gradient of 0.
+    are none with out or check, nor, but by `backward`, with a softcap, return_lse, seqused, or a window that is open on
+    the right alone: FlashAttention-2 may mask otherwise then. Rows that see no key, and rows that are no sequence's,
+    have a gradient of 0.
 
     Returns: the output (total_q, heads, head_dim_v) in q's dtype, contiguous, or `out`.
     Raises: InputError (a ValueError) for anything that is not supported, as `attention` does.

@@ -73,4 +73,4 @@ def is_meant(size: HeadSize, meant: Sequence[HeadSize]) -> bool:
 def named_head_dims(sizes: Sequence[HeadSize]) -> str:
     """Returns head sizes in words, such as `head_dim 64 and 128`, or `head_dim 64, 96 and 128`."""
     *others, last = map(str, sizes)
-    return f"head_dim {' and '.join([*filter(None, [', '.join(others)]), last])}"
+    return f"head_dim {', '.join(others)} and {last}" if others else f"head_dim {last}"

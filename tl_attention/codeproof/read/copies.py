@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import takewhile
 
 from tl_attention.codeproof.read.declarations import Declarations
 from tl_attention.codeproof.read.expression import Expression, arguments, parsed
@@ -251,23 +252,18 @@ def _row_facts(match: re.Match[str], declared: Declarations) -> Effect:
     # Which registers of the two variables are a row's is for the numbers to show.
     columns, dtype, lse, d, rest = match.groups()
     given = arguments(rest)
-    places = [place for place in map(IN_GLOBAL.match, given) if place]
-    rows, *strides = given[len(places) :] or [""]
-    # Rows of O and of dO lie one behind the other, or as far apart as is said.
-    apart = dict(zip(("output_stride", "grad_stride"), strides or (columns, columns)))
+    places = [place for place in takewhile(bool, map(IN_GLOBAL.match, given)) if place]
+    numbers = given[len(places) :]
+    # Rows of O and of dO lie as far apart as is said, or one behind the other.
+    numbers += [columns, columns] if len(numbers) == 1 else []
     of_rows = all(declared.registers.get(name) == LSE_BYTES for name in (lse, d)) and lse != d
-    if (
-        not of_rows
-        or len(apart) != len(strides or apart)
-        or not rows
-        or not all(map(IN_GLOBAL.match, given[: len(places)]))
-    ):
+    if not of_rows or len(numbers) != 3:
         raise SyntaxError(f"LSE and D of a form that is not known: {match.string[:80]!r}")
-    names = tuple(place[1] for place in places)
     elements = {place[1]: declared.expression(place[2]) for place in places}
-    form = {"tensors": names, "columns": int(columns), "dtype": DTYPES[dtype]}
-    numbers = {name: declared.expression(text) for name, text in ({"rows": rows} | apart).items()}
-    return recorder(ROW_FACTS, "", **numbers, **elements, **form)
+    form = {"tensors": tuple(place[1] for place in places), "columns": int(columns), "dtype": DTYPES[dtype]}
+    rows, output_stride, grad_stride = map(declared.expression, numbers)
+    apart = {"output_stride": output_stride, "grad_stride": grad_stride}
+    return recorder(ROW_FACTS, "", rows=rows, **apart, **elements, **form)
 
 
 def _put(match: re.Match[str], declared: Declarations) -> Effect:
