@@ -154,8 +154,13 @@ def test_continuous_batching_by_its_decode_fast_path(page_size, name, launches, 
     expected = [model.generate(ids[None], **options)[0, len(ids) :].tolist() for ids in prompts]
     model.set_attn_implementation(name)
     settings = transformers.GenerationConfig(**options)
+    fields = transformers.ContinuousBatchingConfig.__dataclass_fields__
+    # Older ones say block_size.
     batching = transformers.ContinuousBatchingConfig(
-        page_size=page_size, max_blocks_per_request=4, use_cuda_graph=False, max_memory_percent=0.01
+        **{"page_size" if "page_size" in fields else "block_size": page_size},
+        max_blocks_per_request=4,
+        use_cuda_graph=False,
+        max_memory_percent=0.01,
     )
     found = model.generate_batch(
         [ids.tolist() for ids in prompts], generation_config=settings, continuous_batching_config=batching
