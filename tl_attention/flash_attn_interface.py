@@ -129,8 +129,9 @@ def flash_attn_varlen_func(
     pages = None
     if block_table is not None:
         pages, cu_seqlens_k = pages_of(k, v, block_table, cu_seqlens_k, seqused_k)
+    most_q, most_k = _waited_for(max_seqlen_q), _waited_for(max_seqlen_k)
     # What is of another type is told below.
-    where = made(Packed, (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, pages, None))
+    where = made(Packed, (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, most_q, most_k, pages, None))
     settings = out, None, softmax_scale, causal, window_size, return_attn_probs
     return _attend(flash_attn_varlen_func, (q, k, v, where), softcap, s_aux, settings, checked, dropout_p, others)
 
@@ -246,6 +247,11 @@ def _attend(
         # Every argument at a wrong place is refused, so only refused calls are asked for their places.
         _check_places(call)
         raise
+
+
+def _waited_for(value: Any) -> Any:
+    """Returns the number in a GPU's tensor without dimensions, as FlashAttention reads it; another value unchanged."""
+    return value.item() if type(value) is Tensor and value.is_cuda and value.dim() == 0 else value
 
 
 def _check_given(given: Mapping[str, Any], function: Callable[..., Any]) -> None:

@@ -131,9 +131,14 @@ def test_continuous_batching(name, launches, device) -> None:
     expected = [model.generate(ids[None], **options)[0, len(ids) :].tolist() for ids in prompts]
     model.set_attn_implementation(name)
     settings = transformers.GenerationConfig(**options, eos_token_id=-1)
-    found = model.generate_batch([ids.tolist() for ids in prompts], generation_config=settings)
+    # Without a limit its cache takes 90 % of a GPU's memory.
+    batching = transformers.ContinuousBatchingConfig(max_memory_percent=0.01)
+    found = model.generate_batch(
+        [ids.tolist() for ids in prompts], generation_config=settings, continuous_batching_config=batching
+    )
     assert [found[f"req_{n}"].generated_tokens for n in range(len(prompts))] == expected
-    assert len(launches) == 4 * LAYERS and all(variant.packed for variant in launches)
+    # On a GPU it runs some steps ahead, for its CUDA graphs.
+    assert len(launches) >= 4 * LAYERS and all(variant.packed for variant in launches)
 
 
 @pytest.mark.transformers

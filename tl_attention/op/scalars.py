@@ -32,7 +32,7 @@ def _scalar(value: Any) -> Any:
 def length(value: Any) -> Any:
     """Returns what `plain` does, and the number in a tensor without dimensions on the CPU as Python's.
 
-    A tensor on a GPU is returned as it is: to read it would wait for the GPU.
+    A tensor on a GPU is returned as it is: to read it would wait for the GPU. FlashAttention's functions do wait.
     """
     if type(value) is Tensor and value.dim() == 0 and value.device.type == "cpu":
         return value.item()
