@@ -136,7 +136,8 @@ def checked_sizes(tensors: dict[str, Any], variant: Variant) -> dict[str | int, 
 def compute_packed_gradients(tensors: dict[str, Any], variant: Variant) -> None:
     """Computes what the variant's kernel of gradients does of packed sequences, each as a batch of one.
 
-    LSE and D of a sequence lie 128 rows further for each sequence before, so that it shares no row with another.
+    LSE and D of a sequence lie 128 rows further for each sequence before, so that it shares no row with another, from a
+    multiple of 4 on.
     """
     sizes, rows = checked_sizes(tensors, variant), tensors["K" if variant.loop == "dkdv" else "Q"].shape[0]
     cu_q, cu_k, used_q, used_k = (tensors[n].tolist() for n in ("CuSeqlensQ", "CuSeqlensK", "SeqUsedQ", "SeqUsedK"))
@@ -148,8 +149,8 @@ def compute_packed_gradients(tensors: dict[str, Any], variant: Variant) -> None:
         # Used lengths as long as the offsets stand for none.
         end_q = q + used_q[n] if len(used_q) < len(cu_q) else next_q
         end_k = k + used_k[n] if len(used_k) < len(cu_k) else next_k
-        further, padded = q + 128 * n, -(-(end_q - q) // 128) * 128
-        assert further + padded <= next_q + 128 * (n + 1) <= sizes["rows"]
+        further, padded = q // 4 * 4 + 128 * n, -(-(end_q - q) // 128) * 128
+        assert further + padded <= next_q // 4 * 4 + 128 * (n + 1) <= sizes["rows"]
         if q == end_q:
             # Its keys' tiles read a block of numbers of the queries that it lacks, and store zeros.
             assert not any(tensors[name][..., further : further + 128].any() for name in ("RowLSE", "RowD"))

@@ -143,7 +143,7 @@ MADE = {
 def test_a_kernel_is_made_and_proved_for_as_many(name):
     kernel, grid, blocks = MADE[name]
     code = lowered(kernel)
-    workers = kernel.schedule.kernel.workers(HOPPER.sms)
+    workers = kernel.schedule.workers(HOPPER.sms)
     assert code.plan.grid[0].at({"workers": workers}) == grid and f"__launch_bounds__(256, {blocks})" in code.source
     assert proved(kernel).digest
 
@@ -173,7 +173,7 @@ def test_other_orders_of_tiles_fill_every_place(options, sms, grid, tmp_path):
     file.with_suffix(".yaml").write_text(f"base: short_d64\nkernel: {{{options}, part_blocks: null}}\n")
     kernel = Kernel(str(file), causal=True, head_dim=64)
     code = lowered(kernel)
-    assert code.plan.grid[0].at({"workers": kernel.schedule.kernel.workers(sms)}) == grid
+    assert code.plan.grid[0].at({"workers": kernel.schedule.workers(sms)}) == grid
     assert proved(kernel).digest
 
 

@@ -40,7 +40,7 @@ def with_lse(name: str) -> Kernel:
 
 def of_all_sms(kernel: Kernel) -> partial[None]:
     """Returns the compiled kernel, launched for all SMs of the GPU and as many heads of K and V as of Q."""
-    workers = kernel.schedule.kernel.workers(sms_of(torch.device("cuda")))
+    workers = kernel.schedule.workers(sms_of(torch.device("cuda")))
     return partial(compile_kernel(kernel.schedule, kernel.variant), group=1, workers=workers)
 
 

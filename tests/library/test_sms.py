@@ -55,7 +55,7 @@ def test_a_kernel_is_launched_and_proved_with_numbers_for_any(name, monkeypatch)
     """The proof shows it for all numbers at once; with each of these it runs tiles of blocks, too."""
     kernel, sms, blocks = LAUNCHED[name]
     golden, code = KERNELS[kernel], lowered(KERNELS[kernel])
-    workers = golden.schedule.kernel.workers(sms)
+    workers = golden.schedule.workers(sms)
     assert code.plan.grid[0].at({"workers": workers}) == blocks
     given = unknowns.Unknowns.from_numbers.__func__
     tried: list[Any] = []
@@ -80,7 +80,7 @@ def test_attention_asks_the_device(launched_on):
     attention(q, q, q, schedule="short_d64")
     rows, bounds = q[0].transpose(0, 1).contiguous(), torch.tensor([0, 64], dtype=torch.int32)
     attention_varlen(rows, rows, rows, bounds, bounds, 64, 64, schedule="d64")
-    workers = [resolve(name).schedule.kernel.workers(114) for name in ("d64", "d64", "short_d64", "d64")]
+    workers = [resolve(name).schedule.workers(114) for name in ("d64", "d64", "short_d64", "d64")]
     assert [given["workers"] for _, given in launched_on] == workers and workers[2] == 228
 
 

@@ -61,7 +61,7 @@ class Proof(ABC):
     def workers(self) -> int:
         """Returns how many blocks, or clusters, of a persistent kernel work at once where its problem has numbers."""
         variant = self.code.variant
-        return self.schedule.kernel.workers(variant.sms or variant.card.sms)
+        return self.schedule.workers(variant.sms or variant.card.sms)
 
     @property
     def lse(self) -> bool:

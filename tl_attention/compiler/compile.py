@@ -166,12 +166,12 @@ def store_file(schedule: Schedule, variant: Variant) -> Path:
 
     folder, key = cache_folder() / store.FOLDER, kernel_key(schedule, variant)
     try:
-        made_by = store.maker(chosen_nvcc(torch.version.cuda))
+        made_by = store.maker(chosen_nvcc(torch.version.cuda)) if tilelang_folder() else ""
     except NoCompiler:
-        made_by = "none"
-        if found := store.kept(folder, key):
-            return found
-    return folder / f"{key}-{made_by}{store.SUFFIX}"
+        made_by = ""
+    if not made_by and (found := store.kept(folder, key)):
+        return found
+    return folder / f"{key}-{made_by or 'none'}{store.SUFFIX}"
 
 
 def _check_supported(variant: Variant) -> None:

@@ -84,7 +84,7 @@ def splits_equal(sequences: int, keys: int, heads: int, schedule: Schedule, sms:
 
 def result_places(heads: int, schedule: Schedule, sms: int) -> int:
     """Returns how many parts of packed sequences may have results at a time, for each of so many heads of tiles."""
-    return places_of_parts(schedule.kernel.workers(sms), heads)
+    return places_of_parts(schedule.workers(sms), heads)
 
 
 def most_unsplit_keys(schedule: Schedule) -> int:
@@ -95,7 +95,7 @@ def most_unsplit_keys(schedule: Schedule) -> int:
 def _soonest(tiles: int, blocks: int, schedule: Schedule, sms: int) -> KeySplit:
     """Returns the parts, of so many KV blocks of each of so many row tiles, that so many SMs compute soonest."""
     # A schedule's hash would take longer than the rest of this.
-    return _of_places(tiles, max(1, blocks), schedule.kernel.workers(sms), schedule.kernel.part_blocks or 1)
+    return _of_places(tiles, max(1, blocks), schedule.workers(sms), schedule.kernel.part_blocks or 1)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -65,7 +65,7 @@ class Launch:
         heads = variant.heads_of_tiles(shape.heads)
         room = result_places(heads, schedule, sms) if variant.packed and variant.parts else 0
         numbers = {**shape.mask.values(variant.mask.names), "part_blocks": part_blocks, "group": shape.group}
-        numbers["workers"] = schedule.kernel.workers(sms)
+        numbers["workers"] = schedule.workers(sms)
         return cls(
             kernel=kernel,
             chosen=itemgetter(*taken),

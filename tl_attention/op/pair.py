@@ -222,7 +222,7 @@ def _launch(
     sms, asked = compiled.sms_of(q.device), FeatureValues(lse=d_lse is not None, **features)
     with torch.cuda.device(q.device):
         for schedule, variant, kernel in kernels(texts, given[1:4], mask, asked):
-            arguments["workers"] = schedule.kernel.workers(sms)
+            arguments["workers"] = schedule.workers(sms)
             if offsets:
                 total = (q if schedule.table.rows == "queries" else k).shape[0]
                 arguments["Tiles"] = words_of_list(total, offsets[0].shape[0] - 1, schedule.block_M)

@@ -71,7 +71,8 @@ KERNEL_PARAMETERS = (
 
 
 # By loop. LSE and D of rows come from the kernel of dQ, for a multiple of 128 rows, to that of dK and dV. Of packed
-# sequences they have a batch of 1, in which each sequence lies 128 rows further behind the one before.
+# sequences they have a batch of 1, in which each sequence lies 128 rows further behind the one before, from a multiple
+# of 4 rows on.
 OF_QUERIES, OF_KEYS = ("batch", "heads", "seq_q"), ("batch", "heads_kv", "seq_kv")
 _SCALARS = (
     Parameter("softmax_scale", "scalar", dtype="float32"),

@@ -67,6 +67,12 @@ class Schedule(Keys):
         blocks = (self.block_N, self.kv_order) if most_keys > self.block_N else ()
         return self.lowering, *blocks, *map(str, softmax.values())
 
+    def workers(self, sms: int) -> int:
+        """Returns how many blocks, or clusters of blocks, of its kernel so many SMs hold at once; at least one."""
+        # Blocks that are told nothing of clusters stand alone.
+        each = 1 if self.dialect.takes("kernel.cluster") else self.kernel.cluster
+        return self.kernel.workers(sms * each)
+
     @property
     def groups_heads(self) -> bool:
         """Says whether rows of several heads may be loaded and stored head by head."""

@@ -21,6 +21,7 @@ from tl_attention.codeproof.run.run import Run, no_effect, numbered_call, record
 from tl_attention.codeproof.run.threads import ThreadClass, any_nonzero, collapse
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.packed import FEW, TILE_WORDS, TILES_TOLD, TOLD_WORDS, TURNS_FROM
+from tl_attention.problem.warpgroup import WARP
 from tl_attention.program.events import NAMED, TILE
 
 # A thread's block in its cluster.
@@ -167,14 +168,41 @@ def _hand_over_none(match: re.Match[str], declared: Declarations) -> Effect:
     return Effect(act)
 
 
-def _page_shift(match: re.Match[str], declared: Declarations) -> Effect:
-    """Returns the Effect that sets a variable to what the block table says of a key."""
-    variable, key = match[1], declared.expression(match[2])
+def _page_shifts(match: re.Match[str], declared: Declarations) -> Effect:
+    """Returns the Effect of a look-up of as many keys as a warp has lanes, one box behind the other.
+
+    Its variable has another number in each lane, which no expression may read: what is known of it is the first key and
+    the keys of a box, under names that no variable has.
+    """
+    variable, *given = match.groups()
+    first, box = map(declared.expression, given)
+    names = _of_lanes(variable)
 
     def act(run: Run, threads: ThreadClass, line: int) -> None:
-        threads.names[variable] = run.tiles.page_shift(run.value(key, threads), threads.names)
+        threads.names.pop(variable, None)
+        threads.names |= zip(names, (run.value(first, threads), run.value(box, threads)))
+
+    return Effect(act, frozenset({variable, *names}))
+
+
+def _page_shift(match: re.Match[str], declared: Declarations) -> Effect:
+    """Returns the Effect that sets a variable to what the block table says of the key that a lane has looked up."""
+    variable, looked_up, lane = match[1], _of_lanes(match[2]), declared.expression(match[3])
+
+    def act(run: Run, threads: ThreadClass, line: int) -> None:
+        number = run.value(lane, threads)
+        if not 0 <= number < WARP or not threads.names.keys() >= {*looked_up}:
+            raise Unsafe(f"line {line + 1} takes from lane {number} what none has looked up")
+        if not threads.whole_warps(run.threads.lanes):
+            raise Unsafe(f"line {line + 1} takes from a lane that may not be there")
+        first, box = (threads.names[name] for name in looked_up)
+        threads.names[variable] = run.tiles.page_shift(first + number * box, threads.names)
 
     return Effect(act, frozenset({variable}))
+
+
+def _of_lanes(variable: str) -> tuple[str, str]:
+    return f"{variable}: first key", f"{variable}: keys of a box"
 
 
 def _draw_number(match: re.Match[str], declared: Declarations) -> Effect:
@@ -206,8 +234,10 @@ CALLS = (
     Form(COUNTER, re.compile(r"tl_attention_hand_over\((.+)\);$"), _hand_over),
     # tl_attention_hand_over_none((&(next_tile[0])));
     Form(COUNTER, re.compile(r"tl_attention_hand_over_none\((.+)\);$"), _hand_over_none),
-    # shift = tl_attention_page_shift((&(BlockTable[0])), entries, page_size, page_rows, pages, (k_begin_1 + 128));
-    Form("page", re.compile(rf"(\w+) = tl_attention_page_shift\({PAGE_TABLE}, (.+)\);$"), _page_shift),
+    # shifts = tl_attention_page_shifts((&(BlockTable[0])), entries, page_size, page_rows, pages, (k_begin + 128), 16);
+    Form("page", re.compile(rf"(\w+) = tl_attention_page_shifts\({PAGE_TABLE}, (.+), (\d+)\);$"), _page_shifts),
+    # shift = tl_attention_page_shift(shifts, box);
+    Form("page", re.compile(r"(\w+) = tl_attention_page_shift\((\w+), (.+)\);$"), _page_shift),
     # number = tl_attention_draw((&(TileCounter[0])), workers);
     Form(COUNTER, re.compile(r"(\w+) = tl_attention_draw\(\(&\((\w+)\[(\d+)\]\)\), (.+)\);$"), _draw_number),
     # K_full[((base_2 + j) & 1)].wait(((((base_2 + j) & 3) >> 1) ^ 1));     Q_full[0].init(32);

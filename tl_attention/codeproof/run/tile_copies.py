@@ -18,12 +18,14 @@ from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
 from tl_attention.codeproof.run.threads import Value
 from tl_attention.codeproof.terms.comparison import RowConditions
 from tl_attention.codeproof.terms.spread import Spread, broadcast, numbers, split_common
-from tl_attention.codeproof.terms.term import CONSTANT, Term, as_number
+from tl_attention.codeproof.terms.term import CONSTANT, Term, as_number, term
 from tl_attention.codeproof.tiles.tiles import Tile
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.warpgroup import ROWS
 from tl_attention.program.events import Event
 
+# A box of numbers begins at a multiple of so many bytes.
+TMA_BYTES = 16
 # The kinds of which several together fill, read or write a tile.
 OF_A_TILE = {"tma load", "tma store", "copy", "write", "output", "read", VECTOR}
 
@@ -69,6 +71,7 @@ class TileCopies:
     def _load(self, parts: Sequence[ThreadSlice]) -> Event:
         seen = parts[0].seen
         slot, place = self._boxes(parts)
+        self._check_aligned(parts, place)
         barriers = {(part.seen.values["barrier"], part.same("index")) for part in parts}
         tile = self.reading.tiles[seen.name]
         if barriers != {(tile.full, slot)}:
@@ -79,6 +82,13 @@ class TileCopies:
         rank = int(self.run.rank_of(seen.threads[parts[0].mine][0]))
         blocks = (rank,) if to is None else tuple(n for n in range(to.bit_length()) if to >> n & 1)
         return Event("load", seen.name, slot, blocks=blocks, place=place)
+
+    def _check_aligned(self, parts: Sequence[ThreadSlice], place: tuple[Value, ...]) -> None:
+        """Raises Unsafe for numbers of rows that are loaded from elsewhere than a multiple of TMA's 16 bytes."""
+        tile = self.reading.tiles[parts[0].seen.name]
+        each = TMA_BYTES // tile.bytes
+        if tile.ring and (left := term(place[0] % each)).constant != 0:
+            raise Unsafe(f"line {parts[0].line}: a load of {tile.source} from row {left} of each {each}, expected 0")
 
     def _vector(self, parts: Sequence[ThreadSlice]) -> Event:
         """Returns the event of numbers of rows that threads read, which are all of one slot."""

@@ -87,7 +87,7 @@ class Unknowns:
         values = {name: getattr(self.sizes, name) for name in (*Sizes._fields, "group", "heads_kv")}
         for name in self.variant.mask.names:
             values[name] = self.symbol(name, 0, LARGEST - ROOM)
-        known = self.schedule.kernel.workers(self.variant.sms) if self.variant.sms else None
+        known = self.schedule.workers(self.variant.sms) if self.variant.sms else None
         values["workers"] = self.symbol("workers", known or 1, known or MOST_WORKERS)
         if self.variant.parts and not self.packed:
             part_blocks = self.symbol("part_blocks", 1, 2**26)

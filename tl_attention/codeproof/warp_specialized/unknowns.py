@@ -15,7 +15,7 @@ from tl_attention.codeproof.run.threads import Value
 from tl_attention.codeproof.terms.term import Term, is_not_negative, term
 from tl_attention.codeproof.tiles.row_tiles import RowTile
 from tl_attention.codeproof.tiles.term_proof import TermProof
-from tl_attention.kernels.backward.dialect import PADDED_ROWS
+from tl_attention.kernels.backward.dialect import PADDED_ROWS, TMA_NUMBERS
 from tl_attention.kernels.warp_specialized.roles import Roles
 from tl_attention.kernels.warp_specialized.tile_order import entry_and_head, placed
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, MOST_WORKERS, ROOM
@@ -53,7 +53,7 @@ class UnknownTiles(TermProof):
             self.bound(seq_kv - first * self.schedule.block_N)
             if "rows" in self.names:
                 begin, count = (q_begin, seq_q) if proof.rows_are_queries else (k_begin, seq_kv)
-                self.bound(self.names["rows"] - self._further(self.word("told", SEQUENCE)) - begin - count)
+                self.bound(self.names["rows"] - self._further(self.word("told", SEQUENCE), begin) - begin - count)
         # Which of those that work at once a cluster is, or of all.
         self.workers = self.names["workers"]
         self.one_tile = self.schedule.kernel.tile_scheduler == "one_tile"
@@ -119,14 +119,14 @@ class UnknownTiles(TermProof):
         result = ((place - 1) * heads + of_heads) * self.schedule.block_M
         fields: Any = {"part": (first, end), "result": result} if self.variant.parts else {}
         if "rows" in self.names:
-            fields["further"] = self._further(place)
+            fields["further"] = self._further(place, q_begin if self.proof.rows_are_queries else k_begin)
         head, row = self.variant.first_head(of_heads, self.ops), (row + rank) * self.proof.cut.block_M
         split = is_not_negative(term(place) - 1)
         return self.tile_at(row, head, 0, rank, sizes=sizes, split=split, begins=(q_begin, k_begin), **fields)
 
-    def _further(self, sequence: Value) -> Value:
+    def _further(self, sequence: Value, begin: Value) -> Value:
         """Returns by how many rows the numbers of a sequence's rows lie behind where they would without padding."""
-        return PADDED_ROWS * sequence
+        return PADDED_ROWS * sequence - begin % TMA_NUMBERS
 
     def tile_of_number(self, number: Value, rank: int) -> RowTile:
         """Returns the tile of this number, for the block of this rank in a cluster."""

@@ -22,6 +22,8 @@ from tl_attention.schedule.schedule import Schedule
 
 # LSE and D are kept for a multiple of so many rows.
 PADDED_ROWS = 128
+# A TMA box of numbers begins at a multiple of 16 bytes: at another place the GPU takes it for an illegal instruction.
+TMA_NUMBERS = 4
 
 
 def _rows_are_padded_to_128(s: Keys) -> None:

@@ -1,13 +1,14 @@
 """Tiles of packed sequences come from a list here, as the forward's do; rows of K lie in it where its rows of Q do.
 
-Numbers of rows, such as LSE, lie PADDED_ROWS further for each sequence before: no block has rows of two sequences.
+Numbers of rows, such as LSE, lie PADDED_ROWS further for each sequence before: no block has rows of two sequences. A
+sequence's begin is rounded down to a multiple of TMA_NUMBERS first, as TMA loads a box from no other place.
 """
 
 from dataclasses import dataclass, replace
 
 import tilelang.language as T
 
-from tl_attention.kernels.backward.dialect import PADDED_ROWS
+from tl_attention.kernels.backward.dialect import PADDED_ROWS, TMA_NUMBERS
 from tl_attention.kernels.shared.device_code import DeviceCode
 from tl_attention.kernels.warp_specialized.device_code import LIST_TILES
 from tl_attention.kernels.warp_specialized.packed import hand_over, receive, received_word
@@ -33,7 +34,9 @@ def apart(row_facts: DeviceCode) -> DeviceCode:
 
 def numbers_of(sequence, head, row, tile, c):
     """Returns the indices (batch, head, row) of a number of a row of a sequence's head, such as its LSE."""
-    return (0, head, sequence + PADDED_ROWS * tile.result + row) if c.packed else (sequence, head, row)
+    if not c.packed:
+        return sequence, head, row
+    return 0, head, sequence - sequence % TMA_NUMBERS + PADDED_ROWS * tile.result + row
 
 
 def numbers_from(tensor, head, first, tile, c):

@@ -44,7 +44,7 @@ class Grid:
         )
         number = np.arange(tiles * heads)
         if schedule.lowering == "warp_specialized":
-            together = schedule.kernel.workers(candidate.sms)
+            together = schedule.workers(candidate.sms)
             order, _ = placed(number, shape, np.array(heads), rows, schedule, candidate.variant, together)
         else:
             order = number % tiles

@@ -125,7 +125,7 @@ def values_of(candidate: Candidate, seed: int) -> dict[str, Any]:
     shape = candidate.shape
     (q, k, v, asked), (output, lse) = gpu_worker.drawn_inputs(shape, seed), gpu_worker.result_tensors(shape)
     values: dict[str, Any] = {"Q": q, "K": k, "V": v, "Output": output, "softmax_scale": shape.head_dim**-0.5}
-    values |= {"group": shape.group, "workers": candidate.ours.schedule.kernel.workers(candidate.sms)}
+    values |= {"group": shape.group, "workers": candidate.ours.schedule.workers(candidate.sms)}
     return values | {feature.name: asked.get(feature.word, lse) for feature in shape.asked.features}
 
 
