@@ -84,6 +84,14 @@ def test_attention_asks_the_device(launched_on):
     assert [given["workers"] for _, given in launched_on] == workers and workers[2] == 228
 
 
+def test_gradients_take_every_sm(launched_on):
+    """Their blocks are in no clusters, of which a schedule of the forward has two blocks each."""
+    q, k, v = (torch.zeros(1, 2, 64, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    output = attention(q, k, v, backward=("dq", "dkdv"))
+    torch.autograd.grad(output, (q, k, v), output.detach())
+    assert [given["workers"] for _, given in launched_on[-2:]] == [114, 114]
+
+
 def test_one_kernel_serves_all(launched_on, monkeypatch):
     q = torch.zeros(1, 2, 64, 64, dtype=torch.bfloat16)
     for sms in (114, 132, 78):
