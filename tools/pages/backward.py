@@ -12,7 +12,10 @@ from tl_attention.lab.measure.cell_records import CellRow, Timed
 from tl_attention.lab.measure.records import grouped
 from tl_attention.lab.show.table import markdown
 
-RECORD, INPUTS = (RESULTS / f"{name}-h200.jsonl" for name in ("backward", "training-cudnn-inputs"))
+RECORD, INPUTS, PAIR = (RESULTS / f"{name}-h200.jsonl" for name in ("backward", "training-cudnn-inputs", "pair"))
+# Words of a group of PAIR, by how it begins and ends.
+KINDS = {"": "1k to 16k tokens, ", "window": "a window of 1024, ", "packed": "12 packed prompts, causal, "}
+HEADS = {"64": "32 heads of 64", "96": "16 heads of 96", "128": "16 heads of 128", "128_gqa": "32 on 8 heads of 128"}
 # What ours is called says who computes its gradients.
 BY = ", gradients by "
 
@@ -56,6 +59,20 @@ def _words(entry: Timed) -> str:
     """Names a peer, and says why it was not timed."""
     name = SDPA.get(entry.what, entry.what)
     return name if entry.status == "ok" else f"{name}: {entry.status}, {entry.reason}"
+
+
+def pair() -> str:
+    """Makes the table of the backward alone by a pair of schedules, a line for each kind of problem."""
+    lines = [
+        [KINDS[kind] + HEADS[heads], str(len(of)), *(spread(speeds(of, peer)) for peer in SDPA)]
+        for (kind, heads), of in grouped(read(PAIR), lambda row: _kind(row.group)).items()
+    ]
+    return markdown(["problems", "how many", *SDPA.values()], lines)
+
+
+def _kind(group: str) -> tuple[str, str]:
+    kind, _, heads = group.rpartition("_d" if group.startswith(("window", "packed")) else "d")
+    return kind, heads
 
 
 def answer() -> str:

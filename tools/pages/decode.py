@@ -81,6 +81,26 @@ def mixes() -> str:
     return f"{table}\n\nThe geometric mean is {geometric_mean(speeds(rows, 'fa3')):.3f}."
 
 
+def paged() -> str:
+    """Makes the table of keys in pages beside the same keys one behind the other, ours and FlashAttention-3's."""
+    rows = read(record("pages"))
+    kinds, peers = {"q1": "one query", "mix": "with prompts"}, {"contiguous": "ours", "fa3": "FlashAttention-3"}
+    sizes = dict.fromkeys(int(row.group.removeprefix("p").partition("_")[0]) for row in rows)
+    lines = [
+        [
+            str(size),
+            *(
+                spread(speeds([row for row in rows if row.group == f"p{size}_{kind}"], peer))
+                for kind in kinds
+                for peer in peers
+            ),
+        ]
+        for size in sizes
+    ]
+    columns = (f"{words}, vs. {name}" for words in kinds.values() for name in peers.values())
+    return markdown(["keys of a page", *columns], lines)
+
+
 def _of_lengths(rows: Sequence[CellRow], heading: str, lengths: dict[str, str], groups: dict[str, str]) -> str:
     """Makes a table of speeds beside FlashAttention-3 from two maps of names in cells to words, of rows and columns."""
     found = {row.cell.removesuffix("-causal"): _ratio(row, "fa3") for row in rows}

@@ -7,7 +7,7 @@ import json
 from pages import backward, cells
 from pages import training as of_training
 from pages.cells import CARDS, PEERS, divided, read, record, speeds, spread
-from pages.decode import decode, generation, mixes, packed_decode
+from pages.decode import decode, generation, mixes, packed_decode, paged
 from pages.defaults import said
 from pages.invariance import invariance
 from pages.made import RESULTS, filling
@@ -108,12 +108,14 @@ MADE = {
             "decode": decode,
             "packed_decode": packed_decode,
             "mixes": mixes,
+            "paged": paged,
             "generation": generation,
             "packed": packed,
             "training": lambda: of_training.section(of_training.read()),
             "llama": of_training.llama,
             "new shapes": of_training.new_shapes,
             "backward": lambda: backward.section(read(backward.RECORD)),
+            "pair": backward.pair,
             "host": host,
             "operator": operator,
             "invariance": invariance,

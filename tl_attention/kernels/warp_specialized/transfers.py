@@ -109,20 +109,17 @@ def load_pages(ring, step, first_row, tile, s, c):
     """Starts the TMA loads of a KV block whose rows lie in pages: a box for each panel of `key_box` rows."""
     shifts = T.alloc_var("int32")
     shift = T.alloc_var("int32")
-    for first, boxes in boxes_of_lanes(c.block_N // c.key_box):
-        key = tile.keys + (first_row + first * c.key_box)
-        # The table may take as long to answer as the slot to be free.
-        shifts = T.call_extern("int32", "tl_attention_page_shifts", *table(s), key, c.key_box)
-        if first == 0:
-            wait_empty(ring, step)
-        for box in T.unroll(boxes):
-            shift = T.call_extern("int32", "tl_attention_page_shift", shifts, box)
-            load_panels(ring, step, first + box, first_row, tile.keys + shift, tile, c)
-
-
-def boxes_of_lanes(boxes):
-    """Returns (first, number) of the boxes that the lanes of a warp look up at once, each its own."""
-    return tuple((first, min(WARP, boxes - first)) for first in range(0, boxes, WARP))
+    boxes = c.block_N // c.key_box
+    # The table may take as long to answer as the slot to be free.
+    shifts = T.call_extern("int32", "tl_attention_page_shifts", *table(s), tile.keys + first_row, c.key_box)
+    wait_empty(ring, step)
+    for box in T.unroll(boxes):
+        if boxes > WARP:
+            if box % WARP == 0:
+                key = tile.keys + (first_row + box * c.key_box)
+                shifts = T.call_extern("int32", "tl_attention_page_shifts", *table(s), key, c.key_box)
+        shift = T.call_extern("int32", "tl_attention_page_shift", shifts, box % WARP)
+        load_panels(ring, step, box, first_row, tile.keys + shift, tile, c)
 
 
 def table(s):
