@@ -110,16 +110,22 @@ def load_pages(ring, step, first_row, tile, s, c):
     shifts = T.alloc_var("int32")
     shift = T.alloc_var("int32")
     boxes = c.block_N // c.key_box
-    # The table may take as long to answer as the slot to be free.
+    # The table may take as long to answer as the slot to be free, and a lane as long as a box to be loaded.
     shifts = T.call_extern("int32", "tl_attention_page_shifts", *table(s), tile.keys + first_row, c.key_box)
+    shift = T.call_extern("int32", "tl_attention_page_shift", shifts, 0)
     wait_empty(ring, step)
-    for box in T.unroll(boxes):
-        if boxes > WARP:
-            if box % WARP == 0:
-                key = tile.keys + (first_row + box * c.key_box)
-                shifts = T.call_extern("int32", "tl_attention_page_shifts", *table(s), key, c.key_box)
-        shift = T.call_extern("int32", "tl_attention_page_shift", shifts, box % WARP)
-        load_panels(ring, step, box, first_row, tile.keys + shift, tile, c)
+    if boxes > 1:
+        following = T.alloc_var("int32")
+        for box in T.unroll(boxes):
+            if boxes > WARP:
+                if (box + 1) % WARP == 0:
+                    key = tile.keys + (first_row + (box + 1) * c.key_box)
+                    shifts = T.call_extern("int32", "tl_attention_page_shifts", *table(s), key, c.key_box)
+            following = T.call_extern("int32", "tl_attention_page_shift", shifts, (box + 1) % WARP)
+            load_panels(ring, step, box, first_row, tile.keys + shift, tile, c)
+            shift = following
+    else:
+        load_panels(ring, step, 0, first_row, tile.keys + shift, tile, c)
 
 
 def table(s):
