@@ -15,19 +15,19 @@ BUDGET = {
     "problem": 940,
     "schedule": 2080,
     "program": 1195,
-    "kernels": 4525,
+    "kernels": 4535,
     "launch": 835,
     "codeproof": 5550,
     "compiler": 580,
     "op": 2460,
     "lab": 10135,
-    "tools": 6510,
+    "tools": 6540,
     "tests": 1310,
     "tests/library": 16390,
     "tests/proof": 4540,
     "tests/lab": 8510,
-    "library": 18415,
-    "path": 9500,
+    "library": 18420,
+    "path": 9505,
 }
 
 
