@@ -223,6 +223,15 @@ def test_another_compiler_makes_it_again_beside_the_first_ones(compiled, file, g
     assert generated == [SEED] and len([*file.parent.iterdir()]) == 2
 
 
+def test_where_tilelang_is_not_any_makers_kernel_is_taken(compiled, file, generated, monkeypatch) -> None:
+    store.keep(file, compiled)
+    other = replace(toolchain.chosen_nvcc(torch.version.cuda), ptxas="13.0.89")
+    monkeypatch.setattr(compilation, "chosen_nvcc", lambda cuda: other)
+    monkeypatch.setattr(compilation, "tilelang_folder", lambda: None)
+    assert compile_kernel(SEED, VARIANT).source == compiled.source and not generated
+    assert [*file.parent.iterdir()] == [file]
+
+
 def test_where_no_compiler_is_any_makers_kernel_is_taken(compiled, file, generated, monkeypatch) -> None:
     monkeypatch.setattr(toolchain, "_homes", lambda: iter(()))
     with pytest.raises(toolchain.NoCompiler, match="^nvcc: none that can compile in .*: pip install"):

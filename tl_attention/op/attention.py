@@ -93,8 +93,7 @@ def attention(
         backward: a pair (dq, dkdv) of schedules, each named as `schedule` is, such as ("dq", "dkdv"): their two kernels
             compute the gradients, with the same bits for the same call. They serve head_dim and head_dim_v up to 128,
             every mask and sinks; where a gradient is needed, anything else is an InputError. With a pair calls with a
-            softcap have gradients, too, and so has the LSE of return_lse. No default rule takes such a pair, as none
-            has run on a GPU yet.
+            softcap have gradients, too, and so has the LSE of return_lse. No default rule takes such a pair yet.
 
     Under torch.compile and torch.export the call is the operator `torch.ops.tl_attention.forward`, which takes neither
     `out` nor a Schedule. Gradients of q, k, v and sinks come from cuDNN's backward or PyTorch's FlashAttention-2, as

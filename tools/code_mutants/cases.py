@@ -155,7 +155,7 @@ def _names(proof: Proof, sizes: Problems) -> dict[str, Any]:
     variant = proof.code.variant
     strides = [stride for parameter in proof.code.parameters for stride in parameter.strides]
     others: dict[str, Any] = {"group": variant.some_group, "heads_kv": sizes.heads // variant.some_group}
-    others["workers"] = proof.schedule.kernel.workers(variant.card.sms)
+    others["workers"] = proof.schedule.workers(variant.card.sms)
     # Pages of any table: their rows stay within 32 bits.
     others |= {"page_size": 2 * variant.key_box, "page_rows": variant.key_box, "pages": 9} if variant.key_box else {}
     others |= {"results": MOST_RESULTS} if variant.packed and variant.parts else {}
@@ -165,7 +165,7 @@ def _names(proof: Proof, sizes: Problems) -> dict[str, Any]:
 def _workers(proof: Proof) -> int:
     """Returns how many clusters a launch has: one for each tile, or at most as many as run at once."""
     one_tile = proof.schedule.kernel.tile_scheduler == "one_tile"
-    return LARGEST if one_tile else proof.schedule.kernel.workers(proof.code.variant.card.sms)
+    return LARGEST if one_tile else proof.schedule.workers(proof.code.variant.card.sms)
 
 
 def _packed(proof: Proof, of: Range | None, count: int, draw: random.Random) -> Cases:

@@ -69,7 +69,7 @@ def problems(kernel: str) -> Iterator[VerifiedProblem]:
 
 def run(kernel: str, source: str, cubin: bytes) -> Result:
     """Compares a mutant with the oracle at every shape. Raises InputError where it is refused, or cannot be loaded."""
-    numbers = {"workers": KERNELS[kernel].schedule.kernel.workers(card_at_hand().sms)}
+    numbers = {"workers": KERNELS[kernel].schedule.workers(card_at_hand().sms)}
     taken = partial(compiled(kernel, source, cubin), group=KERNELS[kernel].variant.some_group, **numbers)
     try:
         for number, problem in enumerate(problems(kernel)):

@@ -67,7 +67,7 @@ def _set(proof: Proof, tiles: DrawnTiles, read: dict[str, Any], of: Range, at: A
         read["results"] = np.full(len(tiles.number), MOST_RESULTS)
         read["results"][at] = values
     elif subject == BLOCKS[0]:
-        tiles.number[at] += values // tiles.cluster - tiles.number[at] % proof.schedule.kernel.workers(variant.card.sms)
+        tiles.number[at] += values // tiles.cluster - tiles.number[at] % proof.schedule.workers(variant.card.sms)
         tiles.row_tiles[at] = np.maximum(tiles.row_tiles[at], values + 1)
     elif subject == "heads":
         sizes.heads[at] = values

@@ -13,8 +13,8 @@ from tl_attention.lab.measure.records import grouped
 from tl_attention.lab.show.table import markdown
 
 RECORD, INPUTS, PAIR = (RESULTS / f"{name}-h200.jsonl" for name in ("backward", "training-cudnn-inputs", "pair"))
-# Words of a group of PAIR, by how it begins and ends.
-KINDS = {"": "1k to 16k tokens, ", "window": "a window of 1024, ", "packed": "12 packed prompts, causal, "}
+# Words of a group of PAIR, by what stands before and behind its last d.
+KINDS = {"": "1k to 16k tokens, ", "window_": "a window of 1024, ", "packed_": "12 packed prompts, causal, "}
 HEADS = {"64": "32 heads of 64", "96": "16 heads of 96", "128": "16 heads of 128", "128_gqa": "32 on 8 heads of 128"}
 # What ours is called says who computes its gradients.
 BY = ", gradients by "
@@ -65,14 +65,9 @@ def pair() -> str:
     """Makes the table of the backward alone by a pair of schedules, a line for each kind of problem."""
     lines = [
         [KINDS[kind] + HEADS[heads], str(len(of)), *(spread(speeds(of, peer)) for peer in SDPA)]
-        for (kind, heads), of in grouped(read(PAIR), lambda row: _kind(row.group)).items()
+        for (kind, _, heads), of in grouped(read(PAIR), lambda row: row.group.rpartition("d")).items()
     ]
     return markdown(["problems", "how many", *SDPA.values()], lines)
-
-
-def _kind(group: str) -> tuple[str, str]:
-    kind, _, heads = group.rpartition("_d" if group.startswith(("window", "packed")) else "d")
-    return kind, heads
 
 
 def answer() -> str:
