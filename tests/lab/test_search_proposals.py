@@ -6,6 +6,7 @@ import math
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from search_jobs import SHAPE, bred, many, opened, parameters, proposals, schedules, told
@@ -13,9 +14,20 @@ from tiers import exhaustive
 
 from tl_attention.lab.measure.compilation import refusal_of
 from tl_attention.lab.search import broods
-from tl_attention.lab.search.broods import CHANGES, NONE_LEGAL, Brood, Judge, number_of, predicted_serial
+from tl_attention.lab.search.broods import (
+    CHANGES,
+    IDEAS,
+    NONE_LEGAL,
+    Bred,
+    Brood,
+    Idea,
+    Judge,
+    number_of,
+    predicted_serial,
+)
+from tl_attention.lab.search.changes import shifted
 from tl_attention.lab.search.proposals import FIRST_DRAWN, TURNS
-from tl_attention.lab.search.residuals import Residuals
+from tl_attention.lab.search.residuals import LEAST_POWER, MOST_POWER, Residuals
 from tl_attention.lab.search.study import CHANGED, DRAWN, QUEUED, SAMPLED, Study, point_key
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.named import load
@@ -106,7 +118,9 @@ def test_after_the_first_draws_the_best_are_changed_and_the_sampler_is_asked(stu
     found = proposals(study)
     made = [found.next() for _ in range(len(TURNS))]
     assert tuple(one.source for one in made) == TURNS
-    assert made[0].parents[0] == study.timed[0].point and made[0].residuals and not made[-1].parents
+    first, timed = made[0].parents[0], [result.point for result in study.timed]
+    assert first == next(point for point in timed if found._kind(point) == found._kind(first))
+    assert made[0].residuals and not made[-1].parents
     assert made[0].seen == {
         number_of(parameters().schedule(point)) for point in (result.point for result in study.results)
     }
@@ -115,17 +129,39 @@ def test_after_the_first_draws_the_best_are_changed_and_the_sampler_is_asked(stu
 
 def test_of_a_broods_changes_that_which_looks_best_is_compiled(study, monkeypatch) -> None:
     brood, looked = proposals(study).next(), list[float]()
-    expected = Residuals.expected
-    monkeypatch.setattr(Residuals, "expected", lambda *of: looked.append(expected(*of)) or looked[-1])
+    looks = Residuals.looks
+    monkeypatch.setattr(Residuals, "looks", lambda *of: looked.extend(looks(*of)) or looked[-1:])
     monkeypatch.setattr(broods, "UNPRUNED", 0.0)
     monkeypatch.setattr(broods, "MOST_S", 600.0)
     one = bred(brood)
     assert one.point and one.guessed_ms and len(looked) == CHANGES < one.judged
-    assert expected(brood.residuals, one.point, one.guessed_ms) == min(looked)
+    assert looks(brood.residuals, [one.point], [one.guessed_ms]) == pytest.approx([min(looked)])
+    of_ideas = looks(brood.residuals, [idea.point for idea in one.ideas], [idea.guessed_ms for idea in one.ideas])
+    assert of_ideas == pytest.approx(sorted(looked)[1 : 1 + IDEAS])
     monkeypatch.setattr(broods, "UNPRUNED", 1.0)
+    monkeypatch.setattr(broods, "FRESH", 0.0)
     looked.clear()
     bred(brood)
     assert len(looked) == 1, "whatever is predicted of it"
+    looked.clear()
+    other = bred(brood._replace(idea=one.point))
+    assert len(looked) == 2 and other.point != one.point and [idea.point for idea in other.ideas] == [one.point]
+
+
+def test_ideas_are_for_broods_of_their_kind_until_they_are_tried(study) -> None:
+    found, best = proposals(study), study.timed[0].point
+    kept = [Idea(best | {"rank.exp": rank}, ms, -rank) for rank, ms in ((1, 0.2), (3, 0.1), (5, 0.3))]
+    new = best | {"block_N": 48, "kernel.ping_pong": not best["kernel.ping_pong"]}
+    drawn = Bred("refused", judged=1, candidate=None, ideas=(*kept, Idea(new, 1e-3, -7)))
+    found.take(proposals(study).next(), drawn)
+    # A kind that looks far better than all others, of which nothing was timed.
+    brood = found.next()
+    assert brood.idea == brood.parents[0] == new and study.timed[0].point in brood.parents
+    ideas = [found.next().idea for _ in range(2 * len(TURNS))]
+    assert [idea for idea in ideas if idea] == [kept[1].point, kept[0].point, kept[2].point]
+    found.take(brood, drawn)
+    found.saw([replace(study.timed[0], schedule=idea.number) for idea in drawn.ideas])
+    assert not any(found.next().idea for _ in range(2 * len(TURNS)))
 
 
 def test_a_space_in_which_nothing_is_legal_is_exhausted(tmp_path, monkeypatch) -> None:
@@ -141,11 +177,32 @@ def test_residuals_learn_what_predictions_are_wrong_by() -> None:
     of = [parameters().point(load(name)) for name in ("best", "d64", "best_causal", "d256")]
     wide = [point | {"kernel.ping_pong": not point["kernel.ping_pong"]} for point in of]
     found = Residuals([*of, *wide], [1.0] * 4 + [1.2] * 4, [1.0] * 8)
-    ours, other = (found.expected(point, math.e) for point in (of[0], wide[0]))
-    assert 1.0 <= ours < 1.1 < other <= 1.2
     moved = of[0] | {"rank.exp": 3, "stage.exp": 1, "width.exp.0": 4}
-    assert found.expected(moved, math.e) == ours, "where a statement stands is what predictions know"
-    assert found.expected(of[0], 2 * math.e) == pytest.approx(ours + math.log(2))
+    unlike = of[0] | {"block_N": 48, "kernel.cluster": 1, "kernel.output": "tma"}
+    points = [of[0], wide[0], moved, unlike, of[0]]
+    (ours, other, same, _, twice), deviations = found.expected(points, [math.e] * 4 + [2 * math.e])
+    assert 1.0 <= ours < 1.1 < other <= 1.2
+    assert same == ours, "where a statement stands is what predictions know"
+    assert twice == pytest.approx(ours + math.log(2))
+    assert deviations[3] > 2 * deviations[0] > 0
+    assert found.looks(points, [math.e] * 5)[3] < found.looks(points, [math.e] * 5)[0], "it may be faster"
+
+
+@pytest.mark.parametrize("power, expected", [(0.8, 0.8), (0.1, LEAST_POWER), (3.0, MOST_POWER)])
+def test_times_grow_with_a_power_of_predictions(power: float, expected: float) -> None:
+    point, guesses = parameters().point(load("best")), [1.0, 1.5, 2.0]
+    found = Residuals([point] * 3, [power * guess for guess in guesses], guesses)
+    (first, second), _ = found.expected([point] * 2, [1.0, 10.0])
+    assert second - first == pytest.approx(expected * math.log(10))
+
+
+def test_a_shift_has_all_statements_from_one_on_lag_more() -> None:
+    point = parameters().point(load("best"))
+    moved = shifted(point, parameters(), "row_sum", 1)
+    changed = {name.partition(".")[2].partition(".")[0] for name in point if moved[name] != point[name]}
+    assert changed == {"row_sum", "cast", "rescale", "load_v", "mma1"} and moved["stage.mma1"] == 2
+    assert shifted(moved, parameters(), "row_sum", -1) == point
+    assert {shifted(point, parameters(), "load_k", 9)[f"stage.{name}"] for name in parameters().names} == {2}
 
 
 def test_schedules_whose_products_ptxas_serialises_are_known() -> None:

@@ -1,7 +1,7 @@
 """A brood is proposed, judged and compiled in a process of its own.
 
-Its points are one that is given, one that is drawn until it is legal, or changes of the best. Of legal changes that one
-is compiled which a sketch of its code predicts to be the fastest.
+Its points are one that is given, one that is drawn until it is legal, or changes of the best of a kind. Of these that
+one is compiled which a sketch of its code predicts to be the fastest; the next best are ideas for later broods.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tl_attention.lab.measure.compilation import Compiled, compile_candidate, re
 from tl_attention.lab.model.machine import load
 from tl_attention.lab.model.prediction import guess, predict
 from tl_attention.lab.search.cells import each, mean_ms
+from tl_attention.lab.search.changes import effective, shifted
 from tl_attention.lab.search.parameters import Parameters, Point
 from tl_attention.lab.search.residuals import Residuals
 from tl_attention.problem.shape import AttentionShape
@@ -33,8 +34,9 @@ from tl_attention.schedule.loop.table import whole
 from tl_attention.schedule.schedule import Schedule
 
 PROPOSED, NONE_LEGAL = "proposed before", "none of a brood is legal"
-# How many legal changes of the best a brood has, and how long it makes and judges them at most.
-CHANGES, MOST_S = 16, 5.0
+# How many legal changes of the best a brood has, how long it makes and judges them at most, and how many are kept of
+# those that are not compiled.
+CHANGES, MOST_S, IDEAS = 16, 5.0, 4
 # How often a brood has a single legal change, whatever is predicted of it.
 UNPRUNED = 0.1
 # How often a schedule is compiled whose products ptxas is likely to serialise, and how often another draw follows a
@@ -42,9 +44,9 @@ UNPRUNED = 0.1
 LIKELY_SERIAL, ANOTHER = 0.02, 0.1
 # After so many refused draws the space is taken to be exhausted.
 MOST_REFUSED = 10_000
-# How often a changed point has values of a second parent, how often it changes the best of its brood again, and how
-# often a brood begins at a draw.
-CROSSED, AGAIN, FRESH = 0.25, 0.5, 0.15
+# How often a changed point has values of a second parent, how often statements are shifted in it, how often it changes
+# the best of its brood again, and how often a brood begins at a draw.
+CROSSED, SHIFTED, AGAIN, FRESH = 0.25, 0.25, 0.5, 0.15
 
 
 class Brood(NamedTuple):
@@ -58,9 +60,18 @@ class Brood(NamedTuple):
     given: Point | None = None  # that alone is judged
     keys: tuple[str, ...] = ()  # of what this worker holds for it
     parents: tuple[Point, ...] = ()  # the best, which are changed; without any a point is drawn
+    idea: Point | None = None  # of an earlier brood, which is judged beside the changes
     residuals: Residuals | None = None  # what predictions of others were wrong by
     seen: frozenset[int] = frozenset()  # what was proposed before, by `number_of`
     others: tuple[AttentionShape, ...] = ()  # other problems, which a schedule must serve too
+
+
+class Idea(NamedTuple):
+    """An Idea is a legal point of which nothing was compiled."""
+
+    point: Point
+    guessed_ms: float
+    number: int  # of its schedule, as `number_of` has it
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,7 @@ class Bred(Compiled):
     candidate: Candidate | None = None
     guessed_ms: float | None = None  # before it was compiled
     cells_ms: tuple[float, ...] = ()  # predicted, of each of several problems
+    ideas: tuple[Idea, ...] = ()  # those of the brood that look best, beside it
     judged: int = 0
     refused: Counter[str] = field(default_factory=Counter)  # how often, by the reason without numbers
 
@@ -90,7 +102,7 @@ def bred(brood: Brood, compile: Callable[[Candidate], Compiled] = compile_and_pr
     """Proposes a brood's points, judges them, and compiles one; `error` says why where none is legal."""
     judge = Judge(brood)
     legal = judge.chosen()
-    told: dict[str, Any] = {"judged": judge.judged, "refused": judge.refused}
+    told: dict[str, Any] = {"judged": judge.judged, "refused": judge.refused, "ideas": judge.ideas}
     if legal is None:
         return Bred(status="refused", error=judge.reason if brood.given else NONE_LEGAL, **told)
     compiled, told["cells_ms"] = _compiled(legal.candidate, brood.others, compile)
@@ -127,6 +139,10 @@ class _Legal(NamedTuple):
     guessed_ms: float | None
     looks: float  # the lower, the faster it looks
 
+    @property
+    def idea(self) -> Idea:
+        return Idea(self.point, self.guessed_ms or math.inf, number_of(self.candidate.ours.schedule))
+
 
 class Judge:
     """A Judge proposes the points of one brood, and says which are legal."""
@@ -135,6 +151,7 @@ class Judge:
         self._brood, self._parameters, self._rng = brood, brood.parameters, random.Random(brood.seed)
         self._seen = {*brood.seen}
         self.judged, self.refused, self.reason = 0, Counter[str](), ""
+        self.ideas: tuple[Idea, ...] = ()
 
     def chosen(self) -> _Legal | None:
         """Returns what of the brood shall be compiled, None where nothing is legal."""
@@ -142,7 +159,14 @@ class Judge:
             return self._judged(self._brood.given)
         if not self._brood.parents:
             return self._drawn()
-        return min(self._changed(), key=lambda one: one.looks, default=None)
+        is_pruned = self._rng.random() >= UNPRUNED
+        found = self._changed(CHANGES if is_pruned else 1)
+        if not found:
+            return None
+        chosen = min(found, key=lambda one: one.looks) if is_pruned else found[-1]
+        left = sorted((one for one in found if one is not chosen and one.guessed_ms), key=lambda one: one.looks)
+        self.ideas = tuple(one.idea for one in left[:IDEAS])
+        return chosen
 
     def _drawn(self) -> _Legal | None:
         point = self._parameters.drawn(self._rng)
@@ -158,10 +182,12 @@ class Judge:
         drawn = self._parameters.drawn(self._rng)
         return point | {name: drawn[name]} if name in drawn and self._rng.random() >= ANOTHER else drawn
 
-    def _changed(self) -> list[_Legal]:
-        """Returns legal changes of the best."""
-        most, until = 1 if self._rng.random() < UNPRUNED else CHANGES, time.monotonic() + MOST_S
-        found: list[_Legal] = []
+    def _changed(self, most: int) -> list[_Legal]:
+        """Returns the brood's idea, if it is legal still, and behind it so many legal changes of the best."""
+        until, found = time.monotonic() + MOST_S, list[_Legal]()
+        if self._brood.idea and (legal := self._judged(self._brood.idea)):
+            found.append(legal)
+            most += 1
         if self._rng.random() < FRESH and (legal := self._drawn()):
             found.append(legal)
         while len(found) < most and self.judged < MOST_REFUSED and (time.monotonic() < until or not found):
@@ -176,11 +202,16 @@ class Judge:
         return self._rng.choice(parents[: 1 + self._rng.randrange(len(parents))])
 
     def _change(self, point: Point) -> Point:
-        """Returns a point with a few values changed, and at times others those of a second parent."""
+        """Returns a point with a few values changed, at times more: those of a second parent, or statements shifted."""
+        placed = self._parameters.schedule(point).statements
         if self._rng.random() < CROSSED:
             other = self._parent()
             point = {name: (point, other)[self._rng.random() < 0.5][name] for name in point}
-        for name in self._rng.sample([*point], 1 + min(int(self._rng.expovariate(0.5)), 7)):
+        if self._rng.random() < SHIFTED:
+            first = self._rng.choice([name for name in self._parameters.names if name in placed])
+            point = shifted(point, self._parameters, first, self._rng.choice((-1, 1)))
+        names = effective(point, placed)
+        for name in self._rng.sample(names, 1 + min(int(self._rng.expovariate(0.5)), 7)):
             point = point | {name: self._rng.choice(self._parameters.values[name])}
         return point
 
@@ -212,7 +243,8 @@ class Judge:
             ms = mean_ms([guess(one, load()) for one in each(candidate, self._brood.others)])
         except InputError:
             return _Legal(candidate, point, None, math.inf)
-        return _Legal(candidate, point, ms, residuals.expected(point, ms) if residuals else math.log(ms))
+        looks = residuals.looks([point], [ms])[0] if residuals else math.log(ms)
+        return _Legal(candidate, point, ms, looks)
 
 
 def predicted_serial(planned: Planned) -> str:

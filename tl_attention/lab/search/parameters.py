@@ -27,6 +27,8 @@ from tl_attention.schedule.schedule import Schedule, changed_options
 
 # A value for each parameter, by the parameter's name.
 Point = dict[str, Any]
+# How parameters begin of where a statement stands and how wide it is.
+OF_ORDER = ("rank.", "stage.", "width.", "begins.")
 # (earlier, later, distance) of dependences: `later` of KV block k + distance needs that `earlier` of block k is done.
 Needs = set[tuple[str, str, int]]
 

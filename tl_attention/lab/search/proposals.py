@@ -1,4 +1,8 @@
-"""Proposals are broods: what a person queued comes first, then draws, and then changes of the best in most turns."""
+"""Proposals are broods: what a person queued comes first, then draws, and then changes of the best in most turns.
+
+The best of all are soon alike. So points are of kinds, and a brood changes those of one kind: the better its best
+looks, of what was timed and of what other broods have left, the more often.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,28 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from tl_attention.lab.search.broods import NONE_LEGAL, Bred, Brood, number_of
+from tl_attention.lab.search.broods import NONE_LEGAL, Bred, Brood, Idea, number_of
 from tl_attention.lab.search.parameters import Point
 from tl_attention.lab.search.residuals import Residuals
 from tl_attention.lab.search.study import CHANGED, DRAWN, QUEUED, SAMPLED, Result, Study, point_key
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.schedule import Schedule
 
-# So many schedules are timed before the best of them are changed, where a person has queued some and where not, how
-# many of the best are changed, and which kinds of brood come in turn then.
-FIRST_BESIDE_QUEUED, FIRST_DRAWN, PARENTS = 4, 24, 12
+# So many schedules are timed before the best of them are changed, where a person has queued some and where not, and
+# which broods come in turn then.
+FIRST_BESIDE_QUEUED, FIRST_DRAWN = 4, 24
 TURNS = (CHANGED,) * 6 + (SAMPLED, DRAWN)
-# Of schedules that share these one is changed, the best: the best of all are soon alike.
+# Points are of a kind that share these, and the blocks by which the last product lags behind the first.
 APART = ("block_M", "block_N", "kernel.ping_pong")
+# How many of a kind, and of other kinds the best, a brood may change, and how many ideas of a kind are kept.
+OF_KIND, OF_OTHERS, MOST_IDEAS = 4, 8, 6
+# A kind whose best looks slower by this, as a logarithm, has its turn 1/e as often.
+BEHIND = 0.03
 # So many of the best timed say what predictions are wrong by: the time grows with the third power.
 MOST_RESIDUALS = 1000
 # How the reason of a trial begins that was refused; many such trials have no schedule.
 REFUSED = "refused: "
+Kind = tuple[object, ...]
 
 
 class Proposals:
@@ -40,6 +49,7 @@ class Proposals:
         self._study, self._shape, self._rng = study, shape, rng
         self._queued, self._made, self._turn = [*queued], 0, 0
         self._seen: set[int] = set()
+        self._ideas: dict[Kind, list[Idea]] = {}
         self.saw(study.results)
 
     def saw(self, results: Iterable[Result]) -> None:
@@ -54,16 +64,12 @@ class Proposals:
             point = self._study.parameters.point(self._queued.pop(0))
             if key := self._study.claim(point_key(point), point, QUEUED):
                 return self.given(point, QUEUED, (key,))
-        parents = [] if len(self._study.timed) < self._first else self._parents()
-        source = DRAWN
-        if parents:
-            source, self._turn = TURNS[self._turn % len(TURNS)], self._turn + 1
+        if len(self._study.timed) < self._first:
+            return self._brood(DRAWN)
+        source, self._turn = TURNS[self._turn % len(TURNS)], self._turn + 1
         if source == SAMPLED:
             return self.given(self._study.ask(), SAMPLED)
-        brood = self._brood(source)
-        if source == DRAWN:
-            return brood
-        return brood._replace(parents=tuple(parents), residuals=self._residuals())
+        return self._brood(source) if source == DRAWN else self._of_a_kind()
 
     def take(self, brood: Brood, bred: Bred) -> bool:
         """Counts what a brood has judged, and says whether something of it is new."""
@@ -71,6 +77,8 @@ class Proposals:
         if brood.source != SAMPLED:
             self.refused += bred.refused
         self.is_done |= brood.source == DRAWN and bred.error == NONE_LEGAL
+        for idea in bred.ideas:
+            self._ideas.setdefault(self._kind(idea.point), []).append(idea)
         if bred.candidate is None:
             return brood.given is not None
         number = number_of(bred.candidate.ours.schedule)
@@ -78,12 +86,44 @@ class Proposals:
         self._seen.add(number)
         return is_new or brood.given is not None
 
-    def _parents(self) -> list[Point]:
-        """Returns points that were timed, the best of each kind, best first."""
-        best: dict[tuple[object, ...], Point] = {}
+    def _kind(self, point: Point) -> Kind:
+        first, *_, last = self._study.parameters.table.products
+        return *(point.get(name) for name in APART), point[f"stage.{last}"] - point[f"stage.{first}"]
+
+    def _of_a_kind(self) -> Brood:
+        """Returns a brood that changes the best of one kind, with the idea of this kind that looks best."""
+        residuals, timed = self._residuals(), dict[Kind, list[Result]]()
         for result in self._study.timed:
-            best.setdefault(tuple(result.point.get(name) for name in APART), result.point)
-        return [*best.values()][:PARENTS]
+            timed.setdefault(self._kind(result.point), []).append(result)
+        best = {kind: -results[0].value for kind, results in timed.items()}
+        if residuals:
+            for kind, looks in self._sorted_ideas(residuals).items():
+                best[kind] = min(best.get(kind, math.inf), looks)
+        least = min(best.values())
+        weights = [math.exp((least - looks) / BEHIND) for looks in best.values()]
+        kind = self._rng.choices([*best], weights)[0]
+        others = [results[0].point for other, results in timed.items() if other != kind]
+        parents = [result.point for result in timed.get(kind, [])[:OF_KIND]]
+        idea = self._ideas[kind].pop(0).point if self._ideas.get(kind) else None
+        parents += [idea] if idea and not parents else []
+        brood = self._brood(CHANGED)._replace(parents=(*parents, *others[:OF_OTHERS]), idea=idea)
+        return brood._replace(residuals=residuals)
+
+    def _sorted_ideas(self, residuals: Residuals) -> dict[Kind, float]:
+        """Sorts each kind's ideas by how fast they look now, and returns how fast the first of each looks."""
+        best: dict[Kind, float] = {}
+        for kind, ideas in self._ideas.items():
+            new = {idea.number: idea for idea in ideas if idea.number not in self._seen}
+            if new:
+                looks = residuals.looks(
+                    [idea.point for idea in new.values()], [idea.guessed_ms for idea in new.values()]
+                )
+                order = sorted(zip(looks, new.values()), key=lambda one: one[0])
+                best[kind] = order[0][0]
+                ideas[:] = [idea for _, idea in order[:MOST_IDEAS]]
+            else:
+                ideas.clear()
+        return best
 
     @property
     def _first(self) -> int:

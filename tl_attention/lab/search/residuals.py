@@ -1,49 +1,69 @@
 """Measured times correct what is predicted: of schedules that share keys, predictions are wrong alike.
 
-The correction is a Gaussian process over the keys, with the mean of all residuals as its mean: the covariance of two
-points falls with the number of keys in which they differ (Rasmussen and Williams, "Gaussian Processes for Machine
-Learning", 2006, chapter 2).
+A time grows with a power of the prediction, which is fitted: the clock falls where more is multiplied, and what looks
+fastest of many is what a prediction flatters. The rest is a Gaussian process over the keys, whose covariance falls with
+the number of keys in which two points differ (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006,
+chapter 2).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from tl_attention.lab.search.parameters import Point
+from tl_attention.lab.search.parameters import OF_ORDER, Point
 
-# Covariance falls to 1/e where so many keys differ; the variance of a residual that no other point shares.
-SCALE, NOISE = 25.0, 0.05
-# Parameters of where a statement stands and how wide it is: predictions know these.
-OF_ORDER = ("rank.", "stage.", "width.", "begins.")
+# Covariance falls to 1/e where so many keys differ, each of KIND for several; the part of the variance that no other
+# point shares.
+SCALE, NOISE = 15.0, 0.05
+KIND, OF_KIND = ("block_M", "block_N", "kernel.ping_pong"), 5.0
+# The power of a prediction with which times grow is between these.
+LEAST_POWER, MOST_POWER = 0.6, 1.0
 
 
 class Residuals:
-    """A Residuals expects the time of a point from its prediction, and from what predictions of others were wrong by.
+    """A Residuals expects the time of points from their predictions, and from what others' predictions were wrong by.
 
     `times` are logarithms of measured times in any unit, and `guesses` of predicted ones.
     """
 
     def __init__(self, points: Sequence[Point], times: Sequence[float], guesses: Sequence[float]) -> None:
+        # What predictions know is not a key here.
         self._names = [name for name in points[0] if not name.startswith(OF_ORDER)]
+        self._counts = np.array([OF_KIND if name in KIND else 1.0 for name in self._names])
         # A key's value as a number: numbers are compared a hundred times as fast.
         self._numbers: dict[tuple[str, str], int] = {}
-        self._points = np.array([self._row(point) for point in points])
-        found = np.array(times) - np.array(guesses)
-        self._mean = float(found.mean())
-        covariance = np.array([self._near(row) for row in self._points])
-        self._weights = np.linalg.solve(covariance + NOISE * np.eye(len(points)), found - self._mean)
+        self._points = self._rows(points)
+        known, guessed = np.array(times), np.array(guesses)
+        spread = float(guessed.var())
+        power = float(np.mean((guessed - guessed.mean()) * (known - known.mean()))) / spread if spread else MOST_POWER
+        self._power = min(max(power, LEAST_POWER), MOST_POWER)
+        found = known - self._power * guessed
+        self._mean, self._deviation = float(found.mean()), float(found.std())
+        covariance = self._near(self._points) + NOISE * np.eye(len(points))
+        self._inverse = np.linalg.inv(covariance)
+        self._weights = self._inverse @ (found - self._mean)
 
-    def expected(self, point: Point, guessed_ms: float) -> float:
-        """Returns the logarithm of a point's time, in the unit of `times`."""
-        return math.log(guessed_ms) + self._mean + float(self._near(np.array(self._row(point))) @ self._weights)
+    def expected(self, points: Sequence[Point], guessed_ms: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the logarithms of points' times, in the unit of `times`, and their standard deviations."""
+        near = self._near(self._rows(points))
+        mean = self._power * np.log(np.array(guessed_ms)) + self._mean + near @ self._weights
+        shared = np.einsum("ij,jk,ik->i", near, self._inverse, near)
+        return mean, self._deviation * np.sqrt(np.maximum(1 + NOISE - shared, NOISE))
 
-    def _row(self, point: Point) -> list[int]:
-        values = ((name, str(point[name])) for name in self._names)
-        return [self._numbers.setdefault(value, len(self._numbers)) for value in values]
+    def looks(self, points: Sequence[Point], guessed_ms: Sequence[float]) -> list[float]:
+        """Returns how fast points may well be, as logarithms of times: what is not known yet is taken for fast."""
+        mean, deviation = self.expected(points, guessed_ms)
+        return [*map(float, mean - deviation)]
 
-    def _near(self, row: np.ndarray) -> np.ndarray:
-        near: np.ndarray = np.exp(-(self._points != row).sum(axis=1) / SCALE)
+    def _rows(self, points: Sequence[Point]) -> np.ndarray:
+        def number(name: str, value: str) -> int:
+            return self._numbers.setdefault((name, value), len(self._numbers))
+
+        return np.array([[number(name, str(point[name])) for name in self._names] for point in points])
+
+    def _near(self, rows: np.ndarray) -> np.ndarray:
+        apart = np.stack([(self._points != row) @ self._counts for row in rows])
+        near: np.ndarray = np.exp(-apart / SCALE)
         return near
