@@ -186,6 +186,9 @@ def test_residuals_learn_what_predictions_are_wrong_by() -> None:
     assert twice == pytest.approx(ours + math.log(2))
     assert deviations[3] > 2 * deviations[0] > 0
     assert found.looks(points, [math.e] * 5)[3] < found.looks(points, [math.e] * 5)[0], "it may be faster"
+    lost = Residuals([*of, *wide], [1.0] * 4 + [1.2] * 4, [1.0] * 8, [unlike])
+    (again, _, _, slow, _), _ = lost.expected(points, [math.e] * 5)
+    assert slow > other + 0.2 and again < ours + 0.2, "what ptxas serialises is not proposed, nor what is like it"
 
 
 @pytest.mark.parametrize("power, expected", [(0.8, 0.8), (0.1, LEAST_POWER), (3.0, MOST_POWER)])

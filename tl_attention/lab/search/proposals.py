@@ -28,10 +28,13 @@ APART = ("block_M", "block_N", "kernel.ping_pong")
 OF_KIND, OF_OTHERS, MOST_IDEAS = 4, 8, 6
 # A kind whose best looks slower by this, as a logarithm, has its turn 1/e as often.
 BEHIND = 0.03
-# So many of the best timed say what predictions are wrong by: the time grows with the third power.
-MOST_RESIDUALS = 1000
-# How the reason of a trial begins that was refused; many such trials have no schedule.
-REFUSED = "refused: "
+# So many of the best timed, and of the last lost, say what predictions are wrong by: the time grows with the third
+# power.
+MOST_RESIDUALS, MOST_LOST = 800, 400
+# How the reason of a trial begins that was refused, of one whose products ptxas serialised, and of one that spills. Many
+# that were refused have no schedule.
+REFUSED, SERIALISED, SPILLS = "refused: ", "ptxas serialised the products", "spills"
+LOST = (SERIALISED, SPILLS)
 Kind = tuple[object, ...]
 
 
@@ -141,9 +144,9 @@ class Proposals:
         return self._brood(source)._replace(given=point, keys=keys)
 
     def _residuals(self) -> Residuals | None:
-        def known(result: Result) -> bool:
-            return result.guessed_ms is not None
-
-        of = [*filter(known, self._study.timed)][:MOST_RESIDUALS]
+        guessed = [result for result in self._study.results if result.guessed_ms is not None]
+        of = [result for result in self._study.timed if result.guessed_ms is not None][:MOST_RESIDUALS]
+        lost = [result.point for result in guessed if result.reason.startswith(LOST)][-MOST_LOST:]
         guesses = [math.log(result.guessed_ms or 1.0) for result in of]
-        return Residuals([result.point for result in of], [-result.value for result in of], guesses) if of else None
+        times = [-result.value for result in of]
+        return Residuals([result.point for result in of], times, guesses, lost) if of else None

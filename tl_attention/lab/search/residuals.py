@@ -18,6 +18,8 @@ from tl_attention.lab.search.parameters import OF_ORDER, Point
 # point shares.
 SCALE, NOISE = 15.0, 0.05
 KIND, OF_KIND = ("block_M", "block_N", "kernel.ping_pong"), 5.0
+# What is lost, such as a kernel whose products ptxas serialises, takes longer by this, as a logarithm.
+LOST = 0.5
 # The power of a prediction with which times grow is between these.
 LEAST_POWER, MOST_POWER = 0.6, 1.0
 
@@ -25,25 +27,28 @@ LEAST_POWER, MOST_POWER = 0.6, 1.0
 class Residuals:
     """A Residuals expects the time of points from their predictions, and from what others' predictions were wrong by.
 
-    `times` are logarithms of measured times in any unit, and `guesses` of predicted ones.
+    `times` are logarithms of measured times in any unit, and `guesses` of predicted ones. Points that are `lost` have
+    no time, as their kernels are not worth one.
     """
 
-    def __init__(self, points: Sequence[Point], times: Sequence[float], guesses: Sequence[float]) -> None:
+    def __init__(
+        self, points: Sequence[Point], times: Sequence[float], guesses: Sequence[float], lost: Sequence[Point] = ()
+    ) -> None:
         # What predictions know is not a key here.
         self._names = [name for name in points[0] if not name.startswith(OF_ORDER)]
         self._counts = np.array([OF_KIND if name in KIND else 1.0 for name in self._names])
         # A key's value as a number: numbers are compared a hundred times as fast.
         self._numbers: dict[tuple[str, str], int] = {}
-        self._points = self._rows(points)
+        self._points = self._rows([*points, *lost])
         known, guessed = np.array(times), np.array(guesses)
         spread = float(guessed.var())
         power = float(np.mean((guessed - guessed.mean()) * (known - known.mean()))) / spread if spread else MOST_POWER
         self._power = min(max(power, LEAST_POWER), MOST_POWER)
         found = known - self._power * guessed
         self._mean, self._deviation = float(found.mean()), float(found.std())
-        covariance = self._near(self._points) + NOISE * np.eye(len(points))
+        covariance = self._near(self._points) + NOISE * np.eye(len(self._points))
         self._inverse = np.linalg.inv(covariance)
-        self._weights = self._inverse @ (found - self._mean)
+        self._weights = self._inverse @ np.append(found - self._mean, [LOST] * len(lost))
 
     def expected(self, points: Sequence[Point], guessed_ms: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
         """Returns the logarithms of points' times, in the unit of `times`, and their standard deviations."""

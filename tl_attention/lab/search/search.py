@@ -18,7 +18,7 @@ from tl_attention.lab.measure.compilation import Compiled, Compilers
 from tl_attention.lab.search.broods import Bred, Brood, bred, number_of
 from tl_attention.lab.search.cells import excess
 from tl_attention.lab.search.parameters import Point
-from tl_attention.lab.search.proposals import REFUSED, Proposals
+from tl_attention.lab.search.proposals import REFUSED, SERIALISED, SPILLS, Proposals
 from tl_attention.lab.search.study import Result, Study
 from tl_attention.lab.search.timers import CandidateFailed, Incumbent, Raced, Timer
 from tl_attention.problem.shape import AttentionShape
@@ -29,9 +29,6 @@ WAITING = 2
 # Cores for what launches kernels and must not be late, and for what tells the study.
 FREE_CORES = 2
 POLL_S = 0.05
-# How the error of such a kernel begins.
-SERIALISED = "ptxas serialised the products"
-
 
 # The brood of what another worker found to be the best, and the claim of who times the first one.
 ADOPTED, FIRST = "adopted", "first"
@@ -148,7 +145,7 @@ class Search:
             what = SERIALISED if one.error.startswith(SERIALISED) else f"{one.status} when compiled"
             self._tell(brood, one, failed=True, reason=f"{what}: {one.error}")
         elif one.report.stack_bytes > MOST_STACK_BYTES:
-            self._tell(brood, one, reason="spills")
+            self._tell(brood, one, reason=SPILLS)
         elif key := self._claimed(one.report.machine_code, brood, point):
             brood = brood._replace(keys=tuple(dict.fromkeys((*brood.keys, key))))
             candidate = replace(one.candidate, name=one.report.machine_code or "")
