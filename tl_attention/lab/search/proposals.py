@@ -31,8 +31,8 @@ BEHIND = 0.03
 # So many of the best timed, and of the last lost, say what predictions are wrong by: the time grows with the third
 # power.
 MOST_RESIDUALS, MOST_LOST = 800, 400
-# How the reason of a trial begins that was refused, of one whose products ptxas serialised, and of one that spills. Many
-# that were refused have no schedule.
+# How the reason of a trial begins that was refused, whose products ptxas serialised, and that spills. Many that were
+# refused have no schedule.
 REFUSED, SERIALISED, SPILLS = "refused: ", "ptxas serialised the products", "spills"
 LOST = (SERIALISED, SPILLS)
 Kind = tuple[object, ...]
