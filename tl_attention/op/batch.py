@@ -79,6 +79,7 @@ class Batch:
     arguments_behind: ClassVar[tuple[Any, ...]] = ()
     offsets: ClassVar[tuple[Tensor, ...]] = ()
     pages: ClassVar[None] = None
+    write: ClassVar[None] = None
     longest: ClassVar[dict[str, int]] = {}
 
     @property

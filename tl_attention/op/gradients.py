@@ -56,7 +56,8 @@ def lacks_gradient(call: Call, mask: Mask) -> tuple[str, str] | None:
 
 def has_pair(call: Call, mask: Mask, of_lse: bool = False) -> bool:
     """Says whether the call names a pair, or rules have one that may compute its gradients. Lengths may be symbols."""
-    if call.where.pages is not None:
+    # Autograd does not see new keys of a cache that a call writes.
+    if call.where.pages is not None or call.where.write is not None:
         return False
     if call.backward is not None:
         return True
