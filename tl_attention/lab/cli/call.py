@@ -57,9 +57,11 @@ def _show_gradients(seen: AttentionShape, whole: AttentionShape, arch: str, back
 
     def why_not(names: Sequence[str], strided: bool = False) -> str:
         """Returns why a pair does not serve the call, or without names why PyTorch's operators do not."""
+        if not names:
+            return without
         from tl_attention.op import pair
 
-        return pair.why_not(names, whole, strided, arch) if names else without
+        return pair.why_not(names, whole, strided, arch)
 
     def choose(strided: bool) -> int | None:
         return rules.find(case, lambda rule: not why_not(rule.schedules, strided))
