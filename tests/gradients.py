@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tl_attention.op import aten, backward, trial
+from tl_attention.op import aten, backward, pair, trial
 from tl_attention.schedule.files.backward import BackwardRules, cudnn_versions, read
 
 OPEN = -1
-# No rule that ships names a pair of schedules.
+# These take the pair wherever they may.
 WITH_A_PAIR = """\
 rules:
   - {deterministic: false, packed: false, operator: pair, schedules: [dq, dkdv], why: it is fast, record: none yet}
@@ -171,6 +171,13 @@ def operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[Operators]:
         library.impl(aten.NAMES["flash2"], found.flash2, "CPU")
         library.impl(aten.NAMES["cudnn"], found.cudnn, "CPU")
         yield found
+
+
+@pytest.fixture
+def no_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has no pair of the rules serve, as where no compiler is; a test asks for it behind `on_cpu`."""
+    monkeypatch.setattr(pair, "why_none_is_made", lambda: "nvcc: none that can compile")
+    monkeypatch.setattr(pair, "is_finished", lambda schedule, variant: False)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tl_attention.lab.oracle.gradient_tile import row_d, row_lse
 from tl_attention.lab.oracle.gradients import gradients_from
 from tl_attention.lab.oracle.reference import attention_and_lse
 from tl_attention.lab.oracle.tile import LOG2_E
-from tl_attention.op import checks, compiled, plan, run
+from tl_attention.op import backward, checks, compiled, pair, plan, run
 from tl_attention.op.launch import FOUND
 from tl_attention.op.plan import Plans
 from tl_attention.problem.card import HOPPER
@@ -209,6 +209,8 @@ def take_for_a_gpu(monkeypatch: pytest.MonkeyPatch, kernel_of: Any, sms: int = H
     monkeypatch.setattr(compiled, "sms_of", lambda device: sms)
     monkeypatch.setattr(checks, "checked_card", lambda device: HOPPER)
     monkeypatch.setattr(plan, "current_device", lambda: None)
+    monkeypatch.setattr(pair, "why_none_is_made", lambda: "")
+    backward._may.cache_clear()
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
 
 

@@ -30,6 +30,7 @@ from tl_attention.lab.cli.command import fail
 from tl_attention.lab.cli.warm import filled, kernels_of, warm
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.problem.card import HOPPER, Card
+from tl_attention.schedule.loop.loops import FORWARD
 
 ROOT = Path(__file__).parents[1]
 CALLS, PACKAGE = ROOT / "tools/wheel.yaml", "tl_attention"
@@ -56,7 +57,9 @@ def wanted(file: Path, on: Card) -> list[Candidate]:
     found: dict[str, Candidate] = {}
     for words in calls(file):
         with warm.make_context("warm", [*words, "--arch", on.arch]) as context:
-            found |= {kernel_key(one.ours.schedule, one.variant): one for one in kernels_of(**context.params)}
+            # Where nothing compiles, PyTorch's operators compute gradients.
+            kernels = (one for one in kernels_of(**context.params) if one.variant.loop == FORWARD)
+            found |= {kernel_key(one.ours.schedule, one.variant): one for one in kernels}
     if not 0 < len(found) <= MOST_KERNELS:
         raise InputError(f"{file} names {len(found)} kernels, expected 1 to {MOST_KERNELS}")
     return [*found.values()]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, python
-from gradients import rules_with_a_pair
 from mutations import shipped
 from stand_in import toolkit, without_launcher
 
@@ -201,16 +200,12 @@ def test_a_commit_is_changed_by_what_is_measured_and_names_the_first_file(tmp_pa
 
 @pytest.mark.parametrize("why", ["", "it is not built"])
 @pytest.mark.parametrize("no_compiler", ["", "no nvcc"])
-def test_doctor_says_what_computes_gradients(why, no_compiler, monkeypatch, tmp_path) -> None:
+def test_doctor_says_what_computes_gradients(why, no_compiler, monkeypatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("tl_attention.op.trial.why_not", lambda *given, **options: why)
     monkeypatch.setattr("tl_attention.op.trial.cudnn_version", lambda: "9.19")
     monkeypatch.setattr("tl_attention.compiler.compile.why_none_is_made", lambda: no_compiler)
     cudnn, of_cudnn = ("", "not by cuDNN: it is not built") if why else ("cuDNN 9.19 where a rule names it, else ", "")
-    # No rule that ships names a pair.
-    assert [*doctor._gradients()] == [doctor.Fact("gradients", f"by {cudnn}FlashAttention-2", hint=of_cudnn)]
-    found = rules_with_a_pair(tmp_path)
-    monkeypatch.setattr(doctor, "backward_rules", lambda: found)
     [fact] = doctor._gradients()
     ships = " and its kernels ship" * bool(no_compiler)
     assert fact.value == f"by pair (dq, dkdv) where a rule names it{ships}, else {cudnn}FlashAttention-2"

@@ -190,13 +190,21 @@ def test_a_rule_is_passed_over_for_its_first_condition_that_is_not_met(cli) -> N
 
 GRADIENTS = {
     "causal, as many keys": (["--causal"], "flash2 now, and cudnn once a process has had 100 calls", "square true"),
-    "64 keys beyond 128": (["--shape", "1,8,704,64"], "flash2", "masks full, seq_kv_mod_128 64"),
-    "a window": (["--window", "1023,0", "--lse"], "flash2", "archs sm_80"),
-    "fewer queries": (["--shape", "2,8,500,900,128", "--causal", "--sinks"], "flash2", "archs sm_80"),
-    "packed": (["--shape", "8x4096+100/300,64/8,128"], "flash2", "archs sm_80"),
-    "a packed window": (["--shape", "2x96,8,128", "--window", "3,-1"], "none with this window", ""),
-    "a softcap": (["--softcap", "30"], "none with softcap", ""),
-    "a window of many queries": (["--shape", "1,8,64,8,128", "--window", "3,-1"], "none with this window", ""),
+    "64 keys beyond 128": (["--shape", "1,8,704,64"], "pair (dq, dkdv)", "masks full, packed false, seq_kv_mod_128 64"),
+    "a window": (["--window", "1023,0"], "pair (dq, dkdv)", "every case"),
+    "the LSE": (["--lse"], "pair (dq, dkdv)", "every case"),
+    "fewer queries": (["--shape", "2,8,500,900,128", "--causal", "--sinks"], "pair (dq, dkdv)", "every case"),
+    "few queries": (["--shape", "2,8,63,900,128", "--causal"], "flash2", "seq_q up to 63, packed false"),
+    "head_dim 256": (["--shape", "2,8,500,900,256", "--causal"], "flash2", "archs sm_80"),
+    "packed": (["--shape", "8x4096+100/300,64/8,128"], "pair (dq, dkdv)", "every case"),
+    "a packed window": (["--shape", "2x96,8,128", "--window", "3,-1"], "pair (dq, dkdv)", "every case"),
+    "a softcap": (["--softcap", "30"], "pair (dq, dkdv)", "every case"),
+    "a window of many queries": (["--shape", "1,8,64,8,128", "--window", "3,-1"], "pair (dq, dkdv)", "every case"),
+    "a softcap, head_dim 256": (
+        ["--shape", "1,8,64,256", "--softcap", "3"],
+        "none with softcap; pair (dq, dkdv): /",
+        "",
+    ),
 }
 
 
@@ -254,7 +262,8 @@ def test_a_mistake_in_a_pair_is_one_line(error_of) -> None:
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_the_operator_of_the_gradients_is_shown_with_its_rule(cli, name) -> None:
+def test_what_computes_the_gradients_is_shown_with_its_rule(cli, name, monkeypatch) -> None:
+    monkeypatch.setattr("tl_attention.op.pair.why_none_is_made", lambda: "")
     arguments, operator, condition = GRADIENTS[name]
     result = cli("explain", "--call", *arguments)
     assert result.exit_code == 0 and not result.stderr

@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib import import_module
 
 import pytest
-from gradients import rules_with_a_pair
 from mutations import shipped
 from pool_jobs import compile_by_name
 
@@ -88,6 +86,10 @@ CALLS = {
                 *(("short_keys", False, None), ("short_keys", False, 4), ("softcap", False, None)),
                 *(("short", parts, group) for parts in (False, True) for group in (None, 4)),
             )
+        }
+        | {
+            (loop, replace(ALL_THAT_IS_OPTIONAL, group=4, loop=loop, optional=frozenset({"softcap"})))
+            for loop in ("dq", "dkdv")
         },
     ),
     "packed sequences": (
@@ -97,6 +99,11 @@ CALLS = {
             for mask, longest in ((FULL, "ragged"), (CAUSAL, "causal_late"))
             for name in ("short_keys", "short_packed", longest)
             for parts in (False, True)
+        }
+        | {
+            (loop, Variant(128, "bfloat16", mask, packed=True, group=1, loop=loop))
+            for mask in (FULL, CAUSAL)
+            for loop in ("dq", "dkdv")
         },
     ),
     "whose rows have the same bits": (
@@ -142,11 +149,7 @@ def test_the_kernels_of_the_calls_that_the_options_name_are_compiled_each_once(n
 
 
 @pytest.mark.parametrize("options, loops", [("--lse", ["dq", "dkdv"]), ("--lse --strided", ["dq", "dkdv"]), ("", [])])
-def test_kernels_of_a_rules_pair_are_compiled_for_calls_with_a_gradient(
-    options, loops, filled, cli, monkeypatch, tmp_path
-) -> None:
-    found = rules_with_a_pair(tmp_path)
-    monkeypatch.setattr(import_module("tl_attention.lab.cli.warm"), "backward_rules", lambda: found)
+def test_kernels_of_a_rules_pair_are_compiled_for_calls_with_a_gradient(options, loops, filled, cli) -> None:
     assert cli("warm", "--dtype", "bf16", "--causal", *options.split()).exit_code == 0
     expected = [Variant(128, "bfloat16", CAUSAL, group=1, loop=loop, strided="--strided" in options) for loop in loops]
     assert [kernel.variant for kernel in filled if kernel.variant.loop != "forward"] == expected

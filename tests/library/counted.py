@@ -1,4 +1,4 @@
-"""Counts the kernels that attention() launches, whichever they are."""
+"""Counts the kernels of forward passes that attention() launches, whichever they are."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,16 +8,19 @@ from on_cpu import forget_plans
 
 from tl_attention.op import compiled
 from tl_attention.problem.variant import Variant
+from tl_attention.schedule.loop.loops import FORWARD
 from tl_attention.schedule.schedule import Schedule
 
 
 def count_launches(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
-    """Returns a list to which the variant of every kernel is added that is launched from now on."""
+    """Returns a list to which the variant of every forward pass's kernel is added that is launched from now on."""
     found: list[Variant] = []
     kernel_of = compiled.kernel_of
 
     def counted(schedule: Schedule, variant: Variant) -> Any:
         kernel = kernel_of(schedule, variant)
+        if variant.loop != FORWARD:
+            return kernel
 
         def launch(*given: Any) -> None:
             found.append(variant)

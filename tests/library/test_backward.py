@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 import torch
-from gradients import OPEN, exact, flash_on_cpu, visible, visible_to_flash
+from gradients import OPEN, exact, flash_on_cpu, no_pair, visible, visible_to_flash
 from on_cpu import Kernels, on_cpu
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -15,7 +15,7 @@ from tl_attention.op.rows import Rows
 from tl_attention.problem.mask import fitted, masked, sides
 from tl_attention.schedule.files.backward import FLASH2, masks_alike
 
-__all__ = ["flash_on_cpu", "on_cpu"]
+__all__ = ["flash_on_cpu", "no_pair", "on_cpu"]
 
 # Batch, heads, heads_kv, seq_q, seq_kv, head_dim, and V's if it is another; window (left, right).
 CASES = {
@@ -144,7 +144,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_has_no_backward_says_so_and_what_to_do(name, on_cpu: Kernels) -> None:
+def test_what_has_no_backward_says_so_and_what_to_do(name, on_cpu: Kernels, no_pair) -> None:
     q, k, v, _ = drawn((1, 2, 2, 6, 4, 64), "bhsd")
     options, words = REFUSED[name]
     arguments = {"q": q, "k": k, "v": v} | options

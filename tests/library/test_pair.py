@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from gradients import OPEN, exact, visible
+from gradients import OPEN, exact, no_pair, visible
 from on_cpu import Kernels, on_cpu
 from test_backward import bhsd, drawn, found_and_exact
 from test_gradient_loops import changed
@@ -20,7 +20,7 @@ from tl_attention.op.operator import GRADIENTS
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
-__all__ = ["on_cpu"]
+__all__ = ["no_pair", "on_cpu"]
 
 PAIR = ("dq", "dkdv")
 SCHEDULES = tuple(map(load_schedule, PAIR))
@@ -116,10 +116,10 @@ def test_one_input_may_require_a_gradient_alone(on_cpu: Kernels) -> None:
 def test_the_same_call_has_the_same_bits_and_no_other_operator_takes_part(on_cpu: Kernels) -> None:
     """PyTorch's operators have no kernel for CPU tensors here."""
     *inputs, grad = drawn((2, 2, 2, 70, 90, 64), "bhsd")
-    first, *others = [torch.autograd.grad(by_pair(*inputs, causal=True), inputs, grad) for _ in range(4)]
+    first, *others = [torch.autograd.grad(by_pair(*inputs), inputs, grad) for _ in range(4)]
     assert all(map(torch.equal, first * 3, (x for of_call in others for x in of_call)))
     with pytest.raises(NotImplementedError):
-        torch.autograd.grad(attention(*inputs, causal=True), inputs, grad)
+        torch.autograd.grad(attention(*inputs), inputs, grad)
 
 
 @pytest.mark.parametrize("lies", ["expanded", "transposed", "odd"])
@@ -239,12 +239,14 @@ def test_torch_compile_takes_the_gradient_of_the_lse(on_cpu: Kernels) -> None:
         torch.testing.assert_close(gradient.double(), value, atol=1e-2, rtol=1e-2)
 
 
-def test_without_a_pair_the_lse_has_no_gradient(on_cpu: Kernels) -> None:
+def test_without_a_pair_the_lse_has_no_gradient(on_cpu: Kernels, no_pair) -> None:
     q, k, v, _ = drawn((1, 2, 2, 4, 6, 64), "bhsd")
     with pytest.raises(InputError, match="with return_lse there is no backward: .*: the LSE has no gradient$"):
         attention(q, k, v, return_lse=True)
-    output, lse = torch.ops.tl_attention.forward(q, k, v, return_lse=True)
-    assert output.requires_grad and not lse.requires_grad
+    # The operator has to return it, and a traced call is the operator.
+    _, lse = torch.ops.tl_attention.forward(q, k, v, return_lse=True)
+    with pytest.raises(InputError, match="neither PyTorch nor a pair .* has gradients of .*64\\) float16, LSE$"):
+        lse.sum().backward()
 
 
 # --- the operator ----------------------------------------------------------------------------------------------------

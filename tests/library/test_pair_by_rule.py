@@ -1,7 +1,8 @@
-"""A rule of backward.yaml may name a pair of schedules; tests have one do so, as none that ships does."""
+"""A rule of backward.yaml may name a pair of schedules; tests have one do so for all calls, or take those that ship."""
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
 from pathlib import Path
@@ -12,15 +13,16 @@ import torch
 from gradients import OPEN, WITH_A_PAIR, Operators, operators, rules_with_a_pair
 from on_cpu import Kernels, on_cpu
 from test_backward import drawn, found_and_exact
-from test_backward_choice import SQUARE, through_sdpa, train
+from test_backward_choice import SQUARE, taken, through_sdpa, train
+from torch import Tensor
 
-from tl_attention import InputError, attention
+from tl_attention import InputError, attention, attention_varlen
 from tl_attention.compiler import compile
 from tl_attention.op import backward, compiled, pair
 from tl_attention.op.integrations import sdpa
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.files import backward as rules_of
-from tl_attention.schedule.files.backward import FLASH2, backward_rules
+from tl_attention.schedule.files.backward import FLASH2, PAIR, backward_rules
 from tl_attention.schedule.loop.loops import FORWARD
 from tl_attention.schedule.schedule import Schedule
 
@@ -32,7 +34,6 @@ MISTAKES = {
     "no schedules": ("schedules: [dq, dkdv], ", "", 2, "rules[0]: expected of a pair two schedules"),
     "one schedule": ("dq, dkdv", "dq", 2, "rules[0]: expected of a pair two schedules"),
     "three": ("dq, dkdv", "dq, dkdv, best", 2, "rules[0]: expected of a pair two schedules"),
-    "packed": ("packed: false, ", "", 2, "rules[0]: expected packed: false of a pair"),
     "numbers": ("dq, dkdv", "1, 2", 2, "rules[0].schedules[0]: "),
     "a wait": ("operator: pair,", "operator: pair, after: 9,", 2, "rules[0]: expected of a pair .*neither after nor"),
     "no pair": (
@@ -145,9 +146,104 @@ def test_kernels_that_cannot_be_made_are_left_to_the_next_rule_with_a_warning(
         for _ in range(3):
             train()
     assert [str(warning.message) for warning in warned] == [
-        "tl_attention: dq, dkdv have no gradients of q (1, 2, 65, 64), and other rules decide: nvcc: it has failed"
+        "tl_attention: dq, dkdv have no gradients of head_dim 64 in float16, and other rules decide: nvcc: it has failed"
     ]
     assert operators.taken == 3 * [FLASH2]
+
+
+# --- the rules that ship ----------------------------------------------------------------------------------------------
+
+# head_dim, options of attention_varlen, and the operator.
+PACKED = {
+    "full": (64, {}, PAIR),
+    "causal, short": (64, {"causal": True, "lengths": (1, 1)}, PAIR),
+    "window": (128, {"window_size": (20, 9)}, PAIR),
+    "used rows": (64, {"causal": True, "seqused_k": torch.tensor([60], dtype=torch.int32)}, PAIR),
+    "softcap": (64, {"causal": True, "softcap": 1.5}, PAIR),
+    "open on the right": (64, {"window_size": (9, OPEN)}, PAIR),
+    "head_dim 192": (192, {"causal": True}, FLASH2),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_sequences_take_the_pair_where_it_serves(name, on_cpu: Kernels, operators: Operators) -> None:
+    size, options, operator = PACKED[name]
+    *inputs, grad = (x[0].transpose(0, 1).detach() for x in drawn((1, 2, 2, 65, 65, size), "bhsd"))
+    cu, longest, options = torch.tensor([0, 65], dtype=torch.int32), options.get("lengths", (65, 65)), {**options}
+    options.pop("lengths", None)
+    inputs = [x.requires_grad_() for x in inputs]
+
+    def gradients(**more: object) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(attention_varlen(*inputs, cu, cu, *longest, **options, **more), inputs, grad)
+
+    found = gradients()
+    assert taken(operators, on_cpu) == operator and all(x.isfinite().all() for x in found)
+    if operator == PAIR:
+        assert all(map(torch.equal, found, gradients(backward=("dq", "dkdv"))))
+
+
+@pytest.mark.parametrize("is_packed", [False, True], ids=["dense", "packed"])
+def test_a_compiled_call_takes_what_the_eager_one_does(is_packed, on_cpu: Kernels, operators: Operators) -> None:
+    """It asks for what the pair alone has: a softcap, a window that is open on the right, and the LSE's gradient."""
+    torch._dynamo.reset()
+    options: dict[str, Any] = {"softcap": 1.5, "window_size": (9, OPEN), "return_lse": True}
+
+    def step(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if not is_packed:
+            output, lse = attention(q, k, v, **options)
+        else:
+            q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
+            cu = torch.tensor([0, 9, 70], dtype=torch.int32)
+            output, lse = attention_varlen(q, k, v, cu, cu, 61, 61, **options)
+        return output.float().sum() + lse.square().sum()
+
+    inputs = drawn((1, 4, 2, 70, 70, 64), "bhsd")[:3]
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager", dynamic=True)
+    found, wanted = (torch.autograd.grad(call(*inputs), inputs) for call in (compiled, step))
+    assert all(map(torch.equal, found, wanted)) and taken(operators, on_cpu) == PAIR
+
+
+@pytest.mark.parametrize("is_packed", [False, True], ids=["dense", "packed"])
+def test_the_lse_has_a_gradient_by_the_pair(is_packed, on_cpu: Kernels, operators: Operators) -> None:
+    """So has that of a call whose output alone would take cuDNN."""
+    inputs, call, cu = drawn(SQUARE, "bhsd")[:3], attention, torch.tensor([0, 65], dtype=torch.int32)
+    if is_packed:
+        inputs = [x.detach()[0].transpose(0, 1).requires_grad_() for x in inputs]
+        call = functools.partial(attention_varlen, cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=65, max_seqlen_k=65)
+
+    def gradients(**more: object) -> tuple[Tensor, ...]:
+        output, lse = call(*inputs, causal=True, return_lse=True, **more)
+        return torch.autograd.grad(output.float().sum() + lse.square().sum(), inputs)
+
+    assert all(map(torch.equal, gradients(), gradients(backward=("dq", "dkdv"))))
+    assert taken(operators, on_cpu) == PAIR
+
+
+# What PyTorch's operators lack of calls of packed sequences.
+LACKING = {
+    "softcap": {"softcap": 1.5},
+    "used rows": {"seqused_k": torch.tensor([60], dtype=torch.int32)},
+    "a window": {"window_size": (9, OPEN)},
+}
+
+
+@pytest.mark.parametrize("name", LACKING)
+def test_what_only_a_pair_has_is_refused_where_its_kernels_cannot_be_made(
+    name, on_cpu: Kernels, operators: Operators, monkeypatch
+) -> None:
+    def fail(schedule: Schedule, variant: Variant) -> Any:
+        raise InputError("nvcc: it has failed")
+
+    q, k, v = (x.detach()[0].transpose(0, 1).requires_grad_() for x in drawn(SQUARE, "bhsd")[:3])
+    cu = torch.tensor([0, 65], dtype=torch.int32)
+    output = attention_varlen(q, k, v, cu, cu, 65, 65, **LACKING[name])
+    monkeypatch.setattr(compiled, "kernel_of", fail)
+    with (
+        pytest.warns(UserWarning, match="it has failed"),
+        pytest.raises(InputError, match="neither PyTorch nor a pair"),
+    ):
+        output.sum().backward()
+    assert not operators.taken
 
 
 def test_why_no_kernel_is_made_is_what_is_missing(monkeypatch) -> None:

@@ -23,7 +23,7 @@ from steps import (
 )
 from torch.utils.checkpoint import checkpoint
 
-from tl_attention.op import aten
+from tl_attention.op import aten, pair
 from tl_attention.op.integrations import sdpa
 
 __all__ = ["operators", "place"]
@@ -72,13 +72,14 @@ def test_a_compiled_step_in_graphs_has_the_gradients_of_the_eager_one(way: str, 
     torch._dynamo.reset()
     block = Block(way, place.device)
     call = torch.compile(block, fullgraph=True, mode="reduce-overhead")
-    calls = [counted(monkeypatch, aten, name) for name in ("flash2", "cudnn")]
+    ways = ((aten, "flash2"), (aten, "cudnn"), (pair, "packed_gradients"))
+    calls = [counted(monkeypatch, *of) for of in ways]
     # The first steps run and are captured; the last is replayed, and calls nothing.
     for seed in range(1, 5):
         called = [*map(len, calls)]
         torch.compiler.cudagraph_mark_step_begin()
         found = gradients(block, drawn(seed, place.device), call)
-    assert called == [*map(len, calls)] != [0, 0]
+    assert called == [*map(len, calls)] != [0, 0, 0]
     check_close(found, gradients(block, drawn(4, place.device)), ROUNDED / 2)
 
 

@@ -10,7 +10,7 @@ from tl_attention.op import checks, pair, run
 from tl_attention.op.call import Call, Result
 from tl_attention.op.checks import Checked
 from tl_attention.op.eager import GradientPlan, is_plain
-from tl_attention.op.gradients import check_has_gradient, forward_only, is_traced, requires_gradient
+from tl_attention.op.gradients import check_has_gradient, forward_only, has_pair, is_traced, requires_gradient
 from tl_attention.op.operator import call_operator
 from tl_attention.op.plan import Key, Plan, key_of
 from tl_attention.op.scalars import length, plain
@@ -29,19 +29,19 @@ def first_call(call: Call, key: Key | None) -> Result:
         return attend(ours)
     checked, needs_gradient = checks.checked(call), requires_gradient(*call[:3], *call.values)
     if needs_gradient:
-        check_has_gradient(call, checked.mask)
-        has_lse = call.return_lse and call.backward is None
-        unsupported = {"return_lse": has_lse, "out": call.out is not None, "check": call.check}
-        for name in (name for name, given in unsupported.items() if given):
-            raise forward_only(name, "without it: the LSE has no gradient" if name == "return_lse" else "without it")
+        # The operator asks this of a traced call: its own code is not traced.
+        if not traced:
+            check_has_gradient(call, checked.mask, of_lse=call.return_lse)
+        for name in (name for name, given in {"out": call.out is not None, "check": call.check}.items() if given):
+            raise forward_only(name, "without it")
     if traced or (needs_gradient and not is_plain()):
         return call_operator(call)
     if call.backward is not None:
         _find_pair(call, checked.mask if needs_gradient else None)
     if not needs_gradient:
         return run.planned(call, key, checked).run(call, checked.scale)
-    plan = GradientPlan(_of_forward(call, checked), call.q.shape[-1] ** -0.5)
-    if key is not None and call.where.has_gradient_at_all_lengths(checked.mask):
+    plan = GradientPlan(_of_forward(call, checked), call.q.shape[-1] ** -0.5, checked.asked)
+    if key is not None and (call.where.has_gradient_at_all_lengths(checked.mask) or has_pair(call, checked.mask)):
         run.plans.keep(key, plan)
     return plan.run(call, checked.scale)
 
@@ -63,7 +63,9 @@ def _find_pair(call: Call, mask: Mask | None) -> None:
     pair.pair_of(texts)
     if mask is not None:
         pair.check_serves(call, mask)
-        pair.kernels(texts, [call.where.canonical(x) for x in call[:3]], mask, pair.asked_of(call))
+        tensors = [call.where.canonical(x) for x in call[:3]]
+        problem, arch = pair.problem_of(tensors, mask, pair.asked_of(call)), checks.checked_card(call.q.device).arch
+        pair.kernels(texts, problem, pair.is_strided(tensors), arch)
 
 
 def _with_pythons_numbers(call: Call, traced: bool) -> Call | None:

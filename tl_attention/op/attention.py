@@ -91,13 +91,14 @@ def attention(
             None: where there is no softcap, no keys may be in parts, and the default rules choose no other schedules
             for it.
         backward: a pair (dq, dkdv) of schedules, each named as `schedule` is, such as ("dq", "dkdv"): their two kernels
-            compute the gradients, with the same bits for the same call. They serve head_dim and head_dim_v up to 128,
-            every mask and sinks; where a gradient is needed, anything else is an InputError. With a pair calls with a
-            softcap have gradients, too, and so has the LSE of return_lse. No default rule takes such a pair yet.
+            compute the gradients, with the same bits for the same call. They serve head_dim and head_dim_v up to 128;
+            where a gradient is needed, a larger one is an InputError. By default rules choose between this pair and
+            operators of PyTorch.
 
     Under torch.compile and torch.export the call is the operator `torch.ops.tl_attention.forward`, which takes neither
-    `out` nor a Schedule. Gradients of q, k, v and sinks come from cuDNN's backward or PyTorch's FlashAttention-2, as
-    `tl-attention explain --call` shows; none with a softcap, return_lse or out. Rows that see no key have gradient 0.
+    `out` nor a Schedule. Gradients of q, k, v and sinks come from cuDNN's backward, from PyTorch's FlashAttention-2, or
+    from the pair of schedules, as `tl-attention explain --call` shows. Only the pair has them with a softcap, and of
+    the LSE of return_lse. There are none with out. Rows that see no key have gradient 0.
 
     Returns: the output (batch, heads, seq_q, head_dim_v) in q's dtype, contiguous in its layout, or `out`.
     Raises: InputError (a ValueError) for anything that is not supported. A schedule that cannot run raises

@@ -78,6 +78,8 @@ class Batch:
     operator_arguments: ClassVar[tuple[Any, ...]] = ()
     arguments_behind: ClassVar[tuple[Any, ...]] = ()
     offsets: ClassVar[tuple[Tensor, ...]] = ()
+    pages: ClassVar[None] = None
+    write: ClassVar[None] = None
     longest: ClassVar[dict[str, int]] = {}
 
     @property
@@ -91,9 +93,9 @@ class Batch:
         return batch_of(options.get("layout", BHSD))
 
     def lacks_gradient(self, call: Call, mask: Mask) -> tuple[str, str] | None:
-        """Returns words for an error if there is no gradient under the mask, else None."""
+        """Returns words for an error if PyTorch's operators have no gradient under the mask, else None."""
         seq_q, seq_kv = (self.canonical(x).shape[2] for x in call[:2])
-        if call.backward is not None or masks_alike(mask, seq_q, seq_kv):
+        if masks_alike(mask, seq_q, seq_kv):
             return None
         return (
             f"window_size {tuple(call.window_size)}, {seq_q} queries and {seq_kv} keys",

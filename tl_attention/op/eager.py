@@ -15,7 +15,7 @@ from tl_attention.op.aten import Saved
 from tl_attention.op.call import Call, Result
 from tl_attention.op.operator import GRADIENTS, SINKS, call_operator, options_of_gradient
 from tl_attention.op.plan import Plan
-from tl_attention.problem.features import NOTHING, FeatureValues
+from tl_attention.problem.features import FeatureValues
 
 
 class Node(torch.autograd.Function):
@@ -66,8 +66,7 @@ class GradientPlan:
 
     plan: Plan  # of the forward pass
     scale: float
-    # A softcap has no gradient, and no other feature limits the scale.
-    asked: FeatureValues = NOTHING
+    asked: FeatureValues  # features, which a given scale has to go with
 
     def serves(self, call: Call) -> bool:
         """Says whether the plan may launch a call of its key."""

@@ -8,9 +8,14 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError
+from tl_attention.op import checks, pair
 from tl_attention.op.call import Call
+from tl_attention.problem.card import HOPPER
 from tl_attention.problem.features import INPUTS
-from tl_attention.problem.mask import Mask
+from tl_attention.problem.mask import Mask, kind_of
+from tl_attention.schedule.files.backward import backward_rules, case_of
+
+OF_LSE = "return_lse", "without it: the LSE has no gradient"
 
 
 def is_traced(tensor: object) -> bool:
@@ -28,15 +33,40 @@ def requires_gradient(*given: Any) -> bool:
     return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in given)
 
 
-def check_has_gradient(call: Call, mask: Mask) -> None:
-    """Raises InputError for features without a gradient, or a mask that the backward lacks. It computes any scale."""
+def check_has_gradient(call: Call, mask: Mask, of_lse: bool = False) -> None:
+    """Raises InputError for a call whose gradients neither PyTorch's operators nor a pair of schedules compute.
+
+    `of_lse` says whether the LSE has to have a gradient, too. Either computes any scale.
+    """
+    lacking = lacks_gradient(call, mask) or (OF_LSE if of_lse else None)
+    if lacking and not has_pair(call, mask, of_lse):
+        raise forward_only(*lacking)
+
+
+def lacks_gradient(call: Call, mask: Mask) -> tuple[str, str] | None:
+    """Returns words for an error if PyTorch's operators have no gradient of what a call asks for, else None."""
     for feature, value in zip(INPUTS, call.values):
         is_asked = bool(value) if feature.is_number else value is not None
-        if is_asked and not feature.has_gradient and call.backward is None:
+        if is_asked and not feature.has_gradient:
             what = f"{feature.word} {value}" if feature.is_number else feature.words
-            raise forward_only(what, f"without {feature.words}")
-    if lacking := call.where.lacks_gradient(call, mask):
-        raise forward_only(*lacking)
+            return what, f"without {feature.words}"
+    found: tuple[str, str] | None = call.where.lacks_gradient(call, mask)
+    return found
+
+
+def has_pair(call: Call, mask: Mask, of_lse: bool = False) -> bool:
+    """Says whether the call names a pair, or rules have one that may compute its gradients. Lengths may be symbols."""
+    # Autograd does not see new keys of a cache that a call writes.
+    if call.where.pages is not None or call.where.write is not None:
+        return False
+    if call.backward is not None:
+        return True
+    tensors = [call.where.canonical(x) for x in call[:3]]
+    problem = pair.problem_of(tensors, mask, pair.asked_of(call).but(lse=of_lse))
+    # A card need not be here while a call is traced.
+    arch = HOPPER.arch if is_traced(call.q) else checks.checked_card(call.q.device).arch
+    pairs = backward_rules().pairs(case_of(problem, arch)._replace(mask=kind_of(problem.mask)))
+    return any(not pair.why_not(names, problem, pair.is_strided(tensors), arch) for names in pairs)
 
 
 def forward_only(what: str, instead: str) -> InputError:

@@ -133,8 +133,6 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
             raise InputError(f"{kind.function}: an input of {name} requires a gradient, expected return_lse=True then")
         ctx.save_for_backward(*call[:3], *output, call.values[SINKS], *call.where.offsets)
         ctx.own = options_of_gradient(call, call.scale)
-        if call.backward is None:
-            ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
 
     def backward_of(ctx: Any, grad: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, ...]:

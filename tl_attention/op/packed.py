@@ -213,11 +213,9 @@ class Packed(PackedArguments):
         return cls(cu_q, cu_k, used_q, used_k, most_q, most_k, pages)
 
     def lacks_gradient(self, call: Call, mask: Mask) -> tuple[str, str] | None:
-        """Returns words for an error if there is no gradient for these lengths or this mask, else None."""
+        """Returns words for an error if PyTorch's operators have no gradient for these lengths or mask, else None."""
         if self.pages is not None:
             return "block_table", "with keys that lie one behind the other"
-        if call.backward is not None:
-            return None
         if self.seqused_q is not None or self.seqused_k is not None:
             return "seqused", "with sequences cut to their used rows"
         if packed_masks_alike(mask, self.max_seqlen_k):
@@ -226,7 +224,7 @@ class Packed(PackedArguments):
         return f"window_size {tuple(call.window_size)}", instead
 
     def has_gradient_at_all_lengths(self, mask: Mask) -> bool:
-        """Says whether calls of the same key have gradients where one has, whatever the longest sequence."""
+        """Says whether calls of the same key have PyTorch's gradients where one has, whatever the longest sequence."""
         return not mask.right
 
     # --- for a plan ---

@@ -145,17 +145,15 @@ def is_strided(tensors: Sequence[Tensor]) -> bool:
 
 
 def kernels(
-    texts: Sequence[str], tensors: Sequence[Tensor], mask: Mask, asked: FeatureValues = NOTHING
+    texts: Sequence[str], problem: AttentionShape, strided: bool, arch: str
 ) -> list[tuple[Schedule, Variant, CompiledKernel]]:
-    """Returns the pair's schedules, variants and compiled kernels for q, k and v, which `problem_of` describes.
+    """Returns the pair's schedules, variants and compiled kernels for a problem, as `problem_of` describes it.
 
-    They are compiled once in a process, for a call that asks for this. Raises InputError for another GPU's tensors, and
-    for what is not proved.
+    They are compiled once in a process. Raises InputError for what is not proved.
     """
-    arch, problem = checks.checked_card(tensors[0].device).arch, problem_of(tensors, mask, asked)
     found = []
     # Calls are checked once, and kernels when they are compiled.
-    for named, variant in zip(pair_of(texts), _variants(problem, is_strided(tensors), arch), strict=True):
+    for named, variant in zip(pair_of(texts), _variants(problem, strided, arch), strict=True):
         try:
             found.append((named.schedule, variant, compiled.kernel_of(named.schedule, variant)))
         except ScheduleRefused as refusal:
@@ -195,7 +193,7 @@ def packed_gradients(
     """
     _, q, k, v, _, lse = given
     (total_q, heads, _), sequences = q.shape, offsets[0].shape[0] - 1
-    found = [x.new_zeros(x.shape) for x in (q, k, v)]
+    found = [torch.zeros_like(x) for x in (q, k, v)]
     # Numbers of rows are 0 for a sequence without queries, of which the kernel of dQ has no tile.
     rows = lse.new_zeros((2, 1, heads, (ceildiv(total_q, PADDED_ROWS) + sequences) * PADDED_ROWS))
     _launch(texts, given, d_lse, found, rows, mask, scale, features, offsets)
@@ -219,9 +217,10 @@ def _launch(
     # Used lengths as long as the offsets stand for none.
     whole = (own if given is None else given for own, given in zip(offsets[:2] * 2, offsets))
     arguments |= zip((parameter.name for parameter in OFFSETS), whole)
-    sms, asked = compiled.sms_of(q.device), FeatureValues(lse=d_lse is not None, **features)
+    sms, arch = compiled.sms_of(q.device), checks.checked_card(q.device).arch
+    problem = problem_of(given[1:4], mask, FeatureValues(lse=d_lse is not None, **features))
     with torch.cuda.device(q.device):
-        for schedule, variant, kernel in kernels(texts, given[1:4], mask, asked):
+        for schedule, variant, kernel in kernels(texts, problem, strided, arch):
             arguments["workers"] = schedule.workers(sms)
             if offsets:
                 total = (q if schedule.table.rows == "queries" else k).shape[0]

@@ -97,10 +97,10 @@ def attention_varlen(
         backward: a pair (dq, dkdv) of schedules, as for `attention`.
 
     Under torch.compile and torch.export the call is the operator `torch.ops.tl_attention.forward_varlen`, which takes
-    neither `out` nor a Schedule nor `check`. Gradients of q, k, v and sinks come from PyTorch's FlashAttention-2. There
-    are none with out or check, nor, but by `backward`, with a softcap, return_lse, seqused, or a window that is open on
-    the right alone: FlashAttention-2 may mask otherwise then. Rows that see no key, and rows that are no sequence's,
-    have a gradient of 0.
+    neither `out` nor a Schedule nor `check`. Gradients of q, k, v and sinks come from the pair (dq, dkdv), or else from
+    PyTorch's FlashAttention-2. That has none with a softcap, return_lse, seqused, or a window that is open on the right
+    alone, where it may mask otherwise. There are none with out or check. Rows that see no key, and rows that are no
+    sequence's, have a gradient of 0.
 
     Returns: the output (total_q, heads, head_dim_v) in q's dtype, contiguous, or `out`.
     Raises: InputError (a ValueError) for anything that is not supported, as `attention` does.

@@ -47,13 +47,14 @@ from tl_attention.lab.measure.results_file import ResultsFile
 from tl_attention.lab.measure.timing import TimedBatch
 from tl_attention.lab.oracle.reference import each_sequence, make_inputs
 from tl_attention.lab.show.cells import summary
-from tl_attention.op.backward import force_operator, shape_of
+from tl_attention.op.backward import force_operator, packed_pair, shape_of
+from tl_attention.problem.features import NOTHING
 from tl_attention.problem.lengths import Lengths
 from tl_attention.problem.mask import CAUSAL, FULL, TENSORS, Mask, is_window, sides
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.planned import Planned
-from tl_attention.schedule.files.backward import FLASH2
+from tl_attention.schedule.files.backward import FLASH2, PAIR
 
 FLASH, CUDNN, FLEX, EXACT = "flash2", "cudnn", "flex", "exact"
 TOKENS, LENGTHS, MASKS = 32768, (1024, 2048, 4096, 8192, 16384), (FULL, CAUSAL)
@@ -225,7 +226,7 @@ def tensors(shape: AttentionShape, seed: int, device: str) -> tuple[Sequence[Ten
 def gradients_by(shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> str:
     """Returns the operator that computes the gradients of our calls, inside of `taking`."""
     if shape.packed:
-        return FLASH2
+        return PAIR if packed_pair(q, k, v, shape.mask, (shape.seq_q, shape.seq_kv), NOTHING, False) else FLASH2
     left, right = sides(shape.mask)
     return shape_of(q, k, v, False, (left, right)).count(q.device)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from statistics import geometric_mean
 
 from measurements.cudnn_inputs import Tried
@@ -10,26 +10,29 @@ from measurements.cudnn_inputs import Tried
 from pages import backward
 from pages.cells import divided, read, speeds
 from pages.defaults import with_words
+from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.measure.records import read_all
 from tl_attention.problem.mask import kind_of
-from tl_attention.schedule.files.backward import CUDNN, FILE, BackwardRule, backward_rules
+from tl_attention.schedule.files.backward import CUDNN, FILE, PAIR, BackwardRule, backward_rules, case_of
 from tl_attention.schedule.files.conditions import NONE_YET
 
 
 def said() -> Iterator[str]:
     """Yields what the records say of each rule, in the order of the rules."""
+    timed = {
+        CUDNN: (backward.RECORD.name, divided(read(backward.RECORD))[0], "forward and backward"),
+        PAIR: (backward.PAIR.name, read(backward.PAIR), "the backward alone"),
+    }
     for rule in backward_rules().rules:
-        yield speed_words(rule) if rule.operator == CUDNN else wrong_inputs(rule)
+        yield speed_words(rule, *timed[rule.operator]) if rule.operator in timed else wrong_inputs(rule)
 
 
-def speed_words(rule: BackwardRule) -> str:
-    """Says how fast forward and backward are beside SDPA's flash, under the rule's mask."""
-    rows, _ = divided(read(backward.RECORD))
-    rows = [row for row in rows if kind_of(row.shape.mask) in rule.masks]
-    if not rows:
+def speed_words(rule: BackwardRule, record: str, rows: Iterable[CellRow], what: str) -> str:
+    """Says how fast a record has it beside SDPA's flash, of the problems that meet the rule's conditions."""
+    found = speeds([row for row in rows if rule.unmet(case_of(row.shape)) is None], "flash2")
+    if not found:
         return NONE_YET
-    mean = geometric_mean(speeds(rows, "flash2"))
-    return f"{backward.RECORD.name} says {mean:.2f} x SDPA's flash, forward and backward, geometric mean of {len(rows)} problems"
+    return f"{record} says {geometric_mean(found):.2f} x SDPA's flash, {what}, geometric mean of {len(found)} problems"
 
 
 def wrong_inputs(rule: BackwardRule) -> str:

@@ -44,8 +44,8 @@ def explain_call(
     otherwise = "computes a row otherwise than the schedule of any length does"
     _show(found, number, case, [rule.schedule for rule in found.rules], lambda passed: otherwise if invariant else "")
     click.echo()
-    if none := _without_gradient(seen, by_pair=bool(backward)):
-        click.echo(f"gradients: none {none}")
+    if whole.page_size:
+        click.echo("gradients: none with keys in pages")
         return
     mask = seen.mask if whole.packed else fitted(seen.mask, whole.seq_q, whole.seq_kv)
     _show_gradients(seen, replace(whole, mask=mask), arch, backward)
@@ -53,26 +53,35 @@ def explain_call(
 
 def _show_gradients(seen: AttentionShape, whole: AttentionShape, arch: str, backward: Sequence[str]) -> None:
     """Shows what computes the gradients of a call: the pair that it names, or what the rules take."""
+    without = _without_gradient(seen)
 
-    def why_not(names: Sequence[str], problem: AttentionShape, strided: bool = False) -> str:
+    def why_not(names: Sequence[str], strided: bool = False) -> str:
+        """Returns why a pair does not serve the call, or without names why PyTorch's operators do not."""
+        if not names:
+            return without
         from tl_attention.op import pair
 
-        return pair.why_not(names, problem, strided, arch)
+        return pair.why_not(names, whole, strided, arch)
 
-    def choose(strided: bool) -> int:
-        return rules.choose(case, lambda rule: not why_not(rule.schedules, for_rules, strided))
+    def choose(strided: bool) -> int | None:
+        return rules.find(case, lambda rule: not why_not(rule.schedules, strided))
 
     if backward:
-        why, names = why_not(backward, whole), ", ".join(map(printable, backward))
+        why, names = why_not(backward), ", ".join(map(printable, backward))
         click.echo(f"gradients: none: {why}" if why else f"gradients: pair ({names}), which the call names")
         return
-    # Only a pair that the call names computes a gradient of the LSE.
-    rules, case, for_rules = backward_rules(), case_of(seen, arch), whole.asking(lse=False)
+    rules, case = backward_rules(), case_of(seen, arch)
     number, of_strided = choose(False), choose(True)
-    others = "" if of_strided == number else f"; of strided tensors {_said(rules.rules[of_strided])}"
+    if number is None:
+        whys = {
+            rule.words: why_not(rule.schedules) for rule in rules.rules if rule.unmet(case) is None and rule.schedules
+        }
+        click.echo("; ".join([f"gradients: none {without}", *map(": ".join, whys.items())]))
+        return
+    others = "" if of_strided in (number, None) else f"; of strided tensors {_said(rules.rules[of_strided])}"
     click.echo(f"gradients: {_said(rules.rules[number])}{others}\n")
     taken = [rule.words for rule in rules.rules]
-    _show(rules, number, case, taken, lambda passed: why_not(rules.rules[passed].schedules, for_rules))
+    _show(rules, number, case, taken, lambda passed: why_not(rules.rules[passed].schedules))
 
 
 def _said(rule: BackwardRule) -> str:
@@ -83,13 +92,9 @@ def _said(rule: BackwardRule) -> str:
     return f"flash2 now, and {rule.operator} once a process has had {rule.after} calls of the shape{versions}"
 
 
-def _without_gradient(problem: AttentionShape, by_pair: bool) -> str:
-    """Returns in words what of a problem has no gradient, by PyTorch's operators or `by_pair`; "" if all has one."""
-    if problem.page_size:
-        return "with keys in pages"
-    if by_pair:
-        return ""
-    if lacking := [feature for feature in problem.asked.features if feature.word != "lse" and not feature.has_gradient]:
+def _without_gradient(problem: AttentionShape) -> str:
+    """Returns in words what of a problem has no gradient by PyTorch's operators, "" if all has one."""
+    if lacking := [feature for feature in problem.asked.features if not feature.has_gradient]:
         return f"with {lacking[0].words}"
     if problem.packed:
         return "" if packed_masks_alike(problem.mask, problem.seq_kv) else "with this window of packed sequences"

@@ -196,7 +196,7 @@ def _of_gradients(shape: AttentionShape, strided: bool, card: Card) -> Iterator[
     """Yields the schedules of the pairs that rules take for the gradients of such calls, with the calls' problem."""
     from tl_attention.op.pair import launched, pair_of
 
-    # The LSE has a gradient only by a pair that the call names.
+    # Few calls have a gradient of the LSE. Its kernel is compiled for a pair that the command names.
     problem = shape.asking(lse=False)
     for names in backward_rules().pairs(case_of(shape, card.arch)) if shape.asked["lse"] else ():
         # The next rule serves what a pair does not compute.

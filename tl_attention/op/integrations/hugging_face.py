@@ -37,8 +37,8 @@ def register_transformers() -> str:
     Registering changes no model yet. `model.set_attn_implementation(name)`, or
     `from_pretrained(..., attn_implementation=name)`, switches a model to the kernels. They run causal and full
     attention, cached generation, windows, padded and packed batches, and the other arguments of `attention` that layers
-    have, on fp16 and bf16 tensors on a GPU. Under autocast tensors are taken in its dtype. Training works; a softcap
-    has no gradient.
+    have, on fp16 and bf16 tensors on a GPU. Under autocast tensors are taken in its dtype. Training works; with a
+    softcap up to head_dim 128.
 
     SDPA runs all other cases: static caches, dropout, and tensors that `attention` refuses. A warning says so once for
     each case. A layer that has a softcap or sinks raises InputError then, because SDPA has none of them. So does a row

@@ -22,7 +22,7 @@ from tl_attention.op.attend import attend
 from tl_attention.op.backward import dense
 from tl_attention.op.batch import BATCHES
 from tl_attention.op.call import NO_WINDOW, OFF, Call
-from tl_attention.op.gradients import check_has_gradient
+from tl_attention.op.gradients import forward_only, lacks_gradient
 from tl_attention.op.integrations import NAME
 from tl_attention.op.packed import Packed
 from tl_attention.op.pages import as_rows, pages_of
@@ -203,8 +203,10 @@ def _attend(call: Call) -> Tensor:
             _check_lengths(call)
         if v.shape[-1] != q.shape[-1]:
             raise InputError(f"sdpa: value has head_dim {v.shape[-1]}, expected query's {q.shape[-1]}")
-    if packed and any(x.requires_grad for x in (q, k, v)):
-        check_has_gradient(call, masked(call.causal, call.window_size))
+    # The backward of packed sequences is PyTorch's own.
+    needs_gradient = packed and any(x.requires_grad for x in (q, k, v))
+    if needs_gradient and (lacking := lacks_gradient(call, masked(call.causal, call.window_size))):
+        raise forward_only(*lacking)
     # A tensor may require a gradient here: autograd is above.
     with torch.no_grad():
         _, lse = attend(call)

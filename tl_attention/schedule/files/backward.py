@@ -1,9 +1,8 @@
-"""The gradients of a call are computed by the operator of the first rule of backward.yaml whose conditions all hold."""
+"""The gradients of a call are computed by the first rule of backward.yaml whose conditions hold, and that serves it."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -42,8 +41,6 @@ class BackwardRule(Conditions):
             raise PydanticCustomError("pair", "it names schedules, expected operator pair")
         if self.operator == PAIR and (len(self.schedules) != 2 or self.after or self.versions):
             raise PydanticCustomError("pair", "expected of a pair two schedules, neither after nor versions")
-        if self.operator == PAIR and getattr(self, "packed", None) is not False:
-            raise PydanticCustomError("pair", "expected packed: false of a pair, as packed sequences ask no rule")
         return self
 
     @property
@@ -53,13 +50,7 @@ class BackwardRule(Conditions):
 
 
 class BackwardRules(RuleFile[BackwardRule]):
-    """BackwardRules are the rules that choose the operator of gradients; the last serves every case."""
-
-    def choose(self, case: Case, may: Callable[[BackwardRule], bool] = lambda rule: True) -> int:
-        """Returns the index of the first rule whose conditions a case meets, and that may serve it if it has a pair."""
-        number = self.find(case, lambda rule: rule.operator != PAIR or may(rule))
-        assert number is not None, "the last rule serves every case"
-        return number
+    """BackwardRules are the rules that choose the operator of gradients; the last meets every case."""
 
     def pairs(self, case: Case) -> list[tuple[str, ...]]:
         """Returns the pairs that calls which differ from a case in lengths may take, or in how their bits must be."""
