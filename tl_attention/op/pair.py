@@ -225,7 +225,8 @@ def _launch(
             if offsets:
                 total = (q if schedule.table.rows == "queries" else k).shape[0]
                 arguments["Tiles"] = words_of_list(total, offsets[0].shape[0] - 1, schedule.block_M)
-            kernel.launch(*(arguments[parameter.name] for parameter in parameters_of(schedule, variant)))
+            wanted = (parameter.name for parameter in parameters_of(schedule, variant) if parameter.kind != "counter")
+            kernel.launch(*(arguments[name] for name in wanted))
 
 
 def _readable(x: Tensor, strided: bool) -> Tensor:

@@ -47,6 +47,8 @@ KEY_BOXES = (64, 32, 16, 8, 2, 1)
 TRACE_WORDS = 1 << 20
 # Heads that share K and V where a problem is made up for a kernel that serves all numbers of them.
 SOME_GROUP = 3
+# Of a kernel whose next tiles come from a counter.
+COUNTER = Parameter("TileCounter", "counter", (2,), "int32", optional=True)
 SIDES = tuple(Parameter(name, "scalar", dtype="int32", optional=True) for name in WINDOW)
 # In the order in which a kernel takes them.
 KERNEL_PARAMETERS = (
@@ -66,7 +68,7 @@ KERNEL_PARAMETERS = (
     *OFFSETS,
     *PAGES,
     Parameter("Trace", "trace", (TRACE_WORDS,), "int64", optional=True),
-    Parameter("TileCounter", "counter", (2,), "int32", optional=True),
+    COUNTER,
 )
 
 
@@ -92,6 +94,7 @@ GRADIENT_PARAMETERS = {
         Parameter("dQ", "output", (*OF_QUERIES, "head_dim")),
         *_SCALARS,
         *OFFSETS,
+        COUNTER,
     ),
     "dkdv": (
         *_INPUTS,
@@ -100,6 +103,7 @@ GRADIENT_PARAMETERS = {
         Parameter("dV", "output", (*OF_KEYS, "head_dim_v")),
         *_SCALARS,
         *OFFSETS,
+        COUNTER,
     ),
 }
 

@@ -33,6 +33,13 @@ def _rows_are_padded_to_128(s: Keys) -> None:
         raise RuleBroken(f"{rows}, expected a divisor of {PADDED_ROWS}: row vectors are padded to so many rows", key)
 
 
+def _blocks_take_tile_after_tile(s: Keys) -> None:
+    if s.kernel.tile_scheduler == "one_tile":
+        raise RuleBroken(
+            "one_tile, expected static or dynamic: blocks take a tile after the other", "kernel", "tile_scheduler"
+        )
+
+
 def fences(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
     """Returns the phases with a fence before each release of a buffer that threads themselves have read.
 
@@ -67,6 +74,7 @@ def dialect(loop: str, words: str) -> Dialect:
         every_load_is_a_producers,
         masked_blocks_come_first,
         _rows_are_padded_to_128,
+        _blocks_take_tile_after_tile,
         *chunks_have_all_keys(*table.splittable),
         places_exist(table.loads),
         registers_fit_the_block,
@@ -79,6 +87,7 @@ def dialect(loop: str, words: str) -> Dialect:
         table=table,
         options=(
             *(f"kernel.{stages_option(load)}" for load in table.loads),
+            "kernel.tile_scheduler",
             "kernel.registers",
             *(f"split.{statement}" for statement in table.splittable),
             *(f"wait_before.{product}" for product in table.products),

@@ -15,7 +15,16 @@ from tl_attention.kernels.shared.iterations import LoopTile, loop
 from tl_attention.kernels.shared.rows import first_of_row, kv_head, number_of, rows_of
 from tl_attention.kernels.shared.signature import aligned
 from tl_attention.kernels.warp_specialized.packed import list_tiles, receive_rows
-from tl_attention.kernels.warp_specialized.tiles import begin, locate, named, put, see
+from tl_attention.kernels.warp_specialized.tiles import (
+    advance,
+    begin,
+    draw_tile,
+    locate,
+    named,
+    put,
+    reset_counter,
+    see,
+)
 from tl_attention.kernels.warp_specialized.transfers import slot, store_function, wait_empty
 from tl_attention.problem.warpgroup import ALL_LANES, ROWS, WARP, WARPGROUP
 
@@ -35,6 +44,8 @@ def launch(given, c):
             T.set_max_nreg(c.kernel.registers[1], 0)
             if T.get_thread_binding(0) < WARP:
                 work_of_block(0, block, s, c, is_producer=True)
+                if c.kernel.tile_scheduler == "dynamic":
+                    reset_counter(s, c)
         else:
             T.set_max_nreg(c.kernel.registers[0], 1)
             # Broadcast, so that ptxas knows it to be the same in all lanes of a warp.
@@ -107,10 +118,13 @@ def work(wg, block, s, c, is_producer):
         if not is_producer:
             see(tile, wg, s, c)
         of_heads(tile, wg, s, c, is_producer=is_producer)
-        put(tile.turn, tile.turn + 1)
-        if not is_producer:
+        if is_producer:
+            if c.kernel.tile_scheduler == "dynamic":
+                draw_tile(tile.turn, s, c)
+        else:
             store(gradient_tile(tile, None, s, c, wg), s, c)
-        put(tile.number, tile.number + s.given.workers)
+        advance(tile, row_tiles, s, c, is_producer=is_producer)
+        put(tile.turn, tile.turn + 1)
 
 
 @T.macro

@@ -10,7 +10,7 @@ from tl_attention.kernels.shared.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, Lo
 from tl_attention.kernels.shared.wgmma import WGMMA_ARCHS
 from tl_attention.problem.card import HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize
-from tl_attention.problem.variant import GRADIENT_PARAMETERS, Variant
+from tl_attention.problem.variant import COUNTER, GRADIENT_PARAMETERS, Variant
 from tl_attention.schedule.loop.table import whole
 from tl_attention.schedule.schedule import Schedule
 
@@ -84,6 +84,9 @@ class Gradient(Lowering):
         for group in (1, 2):
             GradientRoles.of(schedule, program, group=group).prove()
         yield "the roles of a thread block neither race nor deadlock"
+
+    def asked_by(self, schedule: Schedule) -> tuple[str, ...]:
+        return (COUNTER.name,) * (schedule.kernel.tile_scheduler == "dynamic")
 
     def device_code(self, schedule: Schedule, variant: Variant) -> Sequence[DeviceCode]:
         from tl_attention.kernels.backward.packed import LIST_SEQUENCES, apart

@@ -14,6 +14,7 @@ from tl_attention.kernels.warp_specialized.device_code import LIST_TILES
 from tl_attention.kernels.warp_specialized.packed import hand_over, receive, received_word
 from tl_attention.kernels.warp_specialized.tiles import begin, put, reach, see, variables
 from tl_attention.problem.packed import FEW, SEQUENCE, TURNS_FROM
+from tl_attention.problem.warpgroup import ALL_LANES
 
 # The forward's tiles of part of the keys say in this word where their results go.
 LIST_SEQUENCES = LIST_TILES.replaced(
@@ -84,7 +85,10 @@ def work_packed(wg, block, s, c, of_tile, is_producer):
         if c.mask.left is not None:
             begin(tile, tile.first_row, s, c)
         if is_producer:
-            number = number + s.given.workers
+            if c.kernel.tile_scheduler == "dynamic":
+                number = T.call_extern("int32", "tl_attention_draw", T.address_of(s.tiles.counter[0]), s.given.workers)
+            else:
+                number = number + s.given.workers
         else:
             see(tile, wg, s, c)
         of_tile(tile, wg, s, c, is_producer=is_producer, listed=listed)
@@ -105,5 +109,8 @@ def receive_listed(tile, s, c, is_producer):
 
 @T.macro
 def hand_over_next(listed, turn, s, c):
-    """Hands over the next tile."""
-    hand_over(listed.number, listed.row_tiles, listed.few, listed.turns_from, turn, s, c)
+    """Hands over the next tile, whose number lane 0 has drawn where a counter gives it."""
+    number = listed.number
+    if c.kernel.tile_scheduler == "dynamic":
+        number = T.call_extern("int32", "__shfl_sync", T.uint32(ALL_LANES), listed.number, 0)
+    hand_over(number, listed.row_tiles, listed.few, listed.turns_from, turn, s, c)

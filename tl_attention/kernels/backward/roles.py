@@ -32,7 +32,8 @@ class GradientRoles(Roles):
     def of(cls, schedule: Schedule, program: Program, packed: bool = False, group: int = 1) -> GradientRoles:
         """Returns the roles for heads of Q of which `group` share K and V; a tile of keys works on all of these."""
         members = group if schedule.table.rows == "keys" else 1
-        return cls(program, schedule.block_M // ROWS, 1, False, packed, False, False, "direct", members)
+        dynamic = schedule.kernel.tile_scheduler == "dynamic"
+        return cls(program, schedule.block_M // ROWS, 1, dynamic, packed, False, False, "direct", members)
 
     @cached_property
     def vectors(self) -> dict[str, str]:

@@ -110,5 +110,6 @@ def of_problem(given, rows, columns, c):
     return {
         "given": given, "batch": None if c.packed else rows.shape[0], "heads": rows.shape[1],
         "seq_q": rows.shape[lengths], "seq_kv": columns.shape[lengths], "scale": factor_of(given, None, c) * LOG2_E,
-        "rank": 0, "own": {}, "tiles": tile_scheduler(None, c) if c.packed else None,
+        "rank": 0, "own": {},
+        "tiles": tile_scheduler(given.TileCounter, c) if c.packed or c.kernel.tile_scheduler == "dynamic" else None,
     }  # fmt: skip
