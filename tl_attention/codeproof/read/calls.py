@@ -186,6 +186,16 @@ def _page_shifts(match: re.Match[str], declared: Declarations) -> Effect:
 
 
 def _page_shift(match: re.Match[str], declared: Declarations) -> Effect:
+    """Returns the Effect that sets a variable to what the block table says of a key."""
+    variable, key = match[1], declared.expression(match[2])
+
+    def act(run: Run, threads: ThreadClass, line: int) -> None:
+        threads.names[variable] = run.tiles.page_shift(run.value(key, threads), threads.names)
+
+    return Effect(act, frozenset({variable}))
+
+
+def _shift_of(match: re.Match[str], declared: Declarations) -> Effect:
     """Returns the Effect that sets a variable to what the block table says of the key that a lane has looked up."""
     variable, looked_up, lane = match[1], _of_lanes(match[2]), declared.expression(match[3])
 
@@ -236,8 +246,10 @@ CALLS = (
     Form(COUNTER, re.compile(r"tl_attention_hand_over_none\((.+)\);$"), _hand_over_none),
     # shifts = tl_attention_page_shifts((&(BlockTable[0])), entries, page_size, page_rows, pages, (k_begin + 128), 16);
     Form("page", re.compile(rf"(\w+) = tl_attention_page_shifts\({PAGE_TABLE}, (.+), (\d+)\);$"), _page_shifts),
-    # shift = tl_attention_page_shift(shifts, box);
-    Form("page", re.compile(r"(\w+) = tl_attention_page_shift\((\w+), (.+)\);$"), _page_shift),
+    # shift = tl_attention_shift_of(shifts, box);
+    Form("page", re.compile(r"(\w+) = tl_attention_shift_of\((\w+), (.+)\);$"), _shift_of),
+    # shift = tl_attention_page_shift((&(BlockTable[0])), entries, page_size, page_rows, pages, (k_begin_1 + 128));
+    Form("page", re.compile(rf"(\w+) = tl_attention_page_shift\({PAGE_TABLE}, (.+)\);$"), _page_shift),
     # number = tl_attention_draw((&(TileCounter[0])), workers);
     Form(COUNTER, re.compile(r"(\w+) = tl_attention_draw\(\(&\((\w+)\[(\d+)\]\)\), (.+)\);$"), _draw_number),
     # K_full[((base_2 + j) & 1)].wait(((((base_2 + j) & 3) >> 1) ^ 1));     Q_full[0].init(32);

@@ -13,6 +13,9 @@ from tl_attention.kernels.shared.features import Totals, at_totals
 from tl_attention.kernels.shared.rows import row_of_part, rows_of, store_arguments, viewed
 from tl_attention.problem.warpgroup import OWN, ROWS, WARP, WARPGROUP
 
+# Of so many boxes of a KV block the pages are looked up one after the other: that takes less time than to ask lanes.
+FEW_BOXES = 3
+
 
 def slot(ring, step):
     """Returns the index of the ring's slot that load number `step` fills."""
@@ -107,25 +110,41 @@ def load(ring, step, kv, tile, s, c):
 @T.macro
 def load_pages(ring, step, first_row, tile, s, c):
     """Starts the TMA loads of a KV block whose rows lie in pages: a box for each panel of `key_box` rows."""
-    shifts = T.alloc_var("int32")
     shift = T.alloc_var("int32")
     boxes = c.block_N // c.key_box
+    if boxes == 1:
+        # The table may take as long to answer as the slot to be free.
+        shift = T.call_extern("int32", "tl_attention_page_shift", *table(s), tile.keys + first_row)
+        wait_empty(ring, step)
+        load_panels(ring, step, 0, first_row, tile.keys + shift, tile, c)
+    elif boxes <= FEW_BOXES:
+        wait_empty(ring, step)
+        for box in T.unroll(boxes):
+            key = tile.keys + (first_row + box * c.key_box)
+            shift = T.call_extern("int32", "tl_attention_page_shift", *table(s), key)
+            load_panels(ring, step, box, first_row, tile.keys + shift, tile, c)
+    else:
+        load_looked_up(ring, step, boxes, first_row, tile, s, c)
+
+
+@T.macro
+def load_looked_up(ring, step, boxes, first_row, tile, s, c):
+    """Starts the TMA loads of so many boxes, of which each lane looks up one beside the others."""
+    shifts = T.alloc_var("int32")
+    shift = T.alloc_var("int32")
+    following = T.alloc_var("int32")
     # The table may take as long to answer as the slot to be free, and a lane as long as a box to be loaded.
     shifts = T.call_extern("int32", "tl_attention_page_shifts", *table(s), tile.keys + first_row, c.key_box)
-    shift = T.call_extern("int32", "tl_attention_page_shift", shifts, 0)
+    shift = T.call_extern("int32", "tl_attention_shift_of", shifts, 0)
     wait_empty(ring, step)
-    if boxes > 1:
-        following = T.alloc_var("int32")
-        for box in T.unroll(boxes):
-            if boxes > WARP:
-                if (box + 1) % WARP == 0:
-                    key = tile.keys + (first_row + (box + 1) * c.key_box)
-                    shifts = T.call_extern("int32", "tl_attention_page_shifts", *table(s), key, c.key_box)
-            following = T.call_extern("int32", "tl_attention_page_shift", shifts, (box + 1) % WARP)
-            load_panels(ring, step, box, first_row, tile.keys + shift, tile, c)
-            shift = following
-    else:
-        load_panels(ring, step, 0, first_row, tile.keys + shift, tile, c)
+    for box in T.unroll(boxes):
+        if boxes > WARP:
+            if (box + 1) % WARP == 0:
+                key = tile.keys + (first_row + (box + 1) * c.key_box)
+                shifts = T.call_extern("int32", "tl_attention_page_shifts", *table(s), key, c.key_box)
+        following = T.call_extern("int32", "tl_attention_shift_of", shifts, (box + 1) % WARP)
+        load_panels(ring, step, box, first_row, tile.keys + shift, tile, c)
+        shift = following
 
 
 def table(s):
