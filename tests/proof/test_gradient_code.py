@@ -16,23 +16,30 @@ from tl_attention.codeproof.verdict import GeneratedCode, Verdict
 from tl_attention.compiler.generation import lowered
 from tl_attention.compiler.toolchain import use_nvcc
 from tl_attention.errors import ScheduleRefused
-from tl_attention.kernels.registry import lowering_of
+from tl_attention.kernels.registry import lowering_of, parameters_of
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.named import resolve
+from tl_attention.schedule.schedule import Schedule
 
 PROVED = [loop for loop in OF_LOOPS if loop != "forward"]
 
 
+def schedule_of(loop: str, tiles: str) -> Schedule:
+    """Returns the schedule of a loop that ships, whose tiles come as `tiles` says."""
+    shipped = resolve(f"backward/{loop}").schedule
+    return Schedule(**shipped.model_dump() | {"kernel": {**shipped.kernel.model_dump(), "tile_scheduler": tiles}})
+
+
 @cache
-def code(variant: Variant) -> GeneratedCode:
-    schedule = resolve(f"backward/{variant.loop}").schedule
+def code(variant: Variant, tiles: str = "static") -> GeneratedCode:
+    schedule = schedule_of(variant.loop, tiles)
     lowering = lowering_of(schedule)
     with use_nvcc():
         made = lowered(lowering.prim_func(Planned(schedule), variant), variant.arch, dict(lowering.pass_configs))
-    return GeneratedCode(*made, variant, variant.parameters())
+    return GeneratedCode(*made, variant, parameters_of(schedule, variant))
 
 
 def of(
@@ -44,8 +51,8 @@ def of(
     return Variant(head_dim, dtype, mask, head_dim_v, None, optional, group, **dict.fromkeys(lies, True), loop=loop)
 
 
-def proved(found: GeneratedCode) -> Verdict:
-    planned = Planned(resolve(f"backward/{found.variant.loop}").schedule)
+def proved(found: GeneratedCode, tiles: str = "static") -> Verdict:
+    planned = Planned(schedule_of(found.variant.loop, tiles))
     assert planned.program is not None
     return check_generated(planned.schedule, planned.program, found)
 
@@ -87,6 +94,54 @@ def test_the_generated_code_of_a_gradient_is_proved_and_all_of_it_can_run(loop, 
     assert not verdict.unreached and verdict.digest
     kinds = {kind for kind in verdict.kinds if kind}
     assert {"tma load", "mbarrier", "product", "numbers: mask"} <= kinds if case == () else kinds
+
+
+BY_COUNTER = [
+    *((loop, (128, "bfloat16", CAUSAL, group)) for loop, group in zip(PROVED, (1, 4))),
+    *((loop, (96, "float16", CAUSAL, group, "packed")) for loop, group in zip(PROVED, (1, 3))),
+]
+
+
+@pytest.mark.parametrize("loop, case", BY_COUNTER, ids=str)
+def test_tiles_of_gradients_may_come_from_a_counter(loop, case):
+    found = code(of(loop, *case), "dynamic")
+    assert found.parameters[-1].name == "TileCounter"
+    verdict = proved(found, "dynamic")
+    assert not verdict.unreached and verdict.digest
+
+
+# Of a batch and of packed sequences.
+OF_COUNTER = {
+    "a counter that jumps": (r"(AtomicAddRet\(\(&\(TileCounter\[0\]\)\), )1", r"\g<1>2", "grows by 2, expected 1"),
+    "a tile of another block": (r"(next_tile.*)\+ workers", r"\1+ workers + 1", "the number that is told"),
+    "a place that is not waited for": (r"\n *tile_empty.*wait.*\n", r"\n", "expected wait tile_empty"),
+    "a counter that goes on": (r"\n *TileCounter\[0\] = 0;\n", r"\n", "the counters of tiles"),
+    "a reset by the first block": (r"== \(workers - 1\)", r"== 0", "the counters of tiles"),
+}
+OF_PACKED_COUNTER = {
+    "drawn for other workers": (r"(tl_attention_draw\(.*), workers\)", r"\1, workers - 1)", "where it does take|take"),
+    "a number that lane 0 alone has": (r"tl_attention_drawn\(drawn\);", "drawn;", "cannot be read"),
+    "a number that nothing has drawn": (r"_drawn\(drawn\)", r"_drawn(number)", "takes from lane 0 what it has not"),
+    "a counter that is not reset": (r"\n *TileCounter\[1\] = 0;\n", r"\n", "the counters of tiles"),
+}
+
+
+@pytest.mark.parametrize(
+    "packed, name", [(False, name) for name in OF_COUNTER] + [(True, name) for name in OF_PACKED_COUNTER]
+)
+def test_a_fault_in_what_counts_tiles_is_refused(packed, name):
+    loop, case = BY_COUNTER[2 * packed]
+    pattern, instead, words = (OF_PACKED_COUNTER if packed else OF_COUNTER)[name]
+    whole = code(of(loop, *case), "dynamic")
+    source, changed = re.subn(pattern, instead, whole.source, count=1)
+    assert changed, "the generated code has no such line"
+    with pytest.raises(ScheduleRefused, match=words):
+        proved(GeneratedCode(source, whole.host_plan, whole.variant, whole.parameters), "dynamic")
+
+
+def test_blocks_of_gradients_take_a_tile_after_the_other():
+    with pytest.raises(ValueError, match="one_tile, expected static or dynamic"):
+        schedule_of("dq", "one_tile")
 
 
 @exhaustive
@@ -178,7 +233,7 @@ OF_MEMBERS = {
         "keep the accumulators of product Q .* is 1, expected 0",
     ),
     "dK and dV are stored for each member": (
-        r"(head_1 = \(head_1 \+ 1\);\n)( *\}\n.*head_1 .*\n.*turn_1 .*\n)((?:.*\n)*?.*acc_dv, .*\n)",
+        r"(head_1 = \(head_1 \+ 1\);\n)( *\}\n.*head_1 .*\n)((?:.*\n)*?.*acc_dv, .*\n)",
         r"\1\3\2",
         "does output dK",
     ),

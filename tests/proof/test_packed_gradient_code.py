@@ -98,8 +98,8 @@ FAULTS = {
         "totals are not exchanged": (r"seq_kv, seq_q, workers", r"seq_q, seq_kv, workers", "lists the tiles"),
         "heads of Q are listed": (r"workers, \(heads / 4\)", r"workers, heads", "lists the tiles"),
         "tiles of heads of Q": (
-            r"number < \(row_tiles \* \(heads >> 2\)\)",
-            r"number < (row_tiles * heads)",
+            r"(number\w*) < \((row_tiles\w*) \* \(heads >> 2\)\)",
+            r"\1 < (\2 * heads)",
             "does not fit 32 bits",
         ),
         "handed over for each member": (

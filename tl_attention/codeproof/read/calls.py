@@ -216,17 +216,37 @@ def _of_lanes(variable: str) -> tuple[str, str]:
 
 
 def _draw_number(match: re.Match[str], declared: Declarations) -> Effect:
-    """Returns the Effect that sets a variable to a number from the counter, plus another, once for each warp."""
+    """Returns the Effect that takes a number from the counter, plus another, once for each warp.
+
+    Lane 0 alone has it: no expression may read the variable, and the number has a name that no variable has.
+    """
     variable, counter, index, text = match.groups()
-    first = declared.expression(text)
+    first, name = declared.expression(text), _of_lane_0(variable)
 
     def act(run: Run, threads: ThreadClass, line: int) -> None:
         leaders, (more,) = run.tiles.leaders(threads, run.value(first, threads))
         number = run.tiles.add(leaders, counter, int(index), 1) + more
         lanes = run.threads.lanes
-        threads.names[variable] = collapse(np.repeat(number, lanes)) if isinstance(number, np.ndarray) else number
+        threads.names.pop(variable, None)
+        threads.names[name] = collapse(np.repeat(number, lanes)) if isinstance(number, np.ndarray) else number
+
+    return Effect(act, frozenset({variable, name}))
+
+
+def _of_all_lanes(match: re.Match[str], declared: Declarations) -> Effect:
+    """Returns the Effect that sets a variable to what lane 0 has drawn, in all lanes."""
+    variable, drawn = match[1], _of_lane_0(match[2])
+
+    def act(run: Run, threads: ThreadClass, line: int) -> None:
+        if drawn not in threads.names or not threads.whole_warps(run.threads.lanes):
+            raise Unsafe(f"line {line + 1} takes from lane 0 what it has not drawn, or is not there to give")
+        threads.names[variable] = threads.names[drawn]
 
     return Effect(act, frozenset({variable}))
+
+
+def _of_lane_0(variable: str) -> str:
+    return f"{variable}: of lane 0"
 
 
 CALLS = (
@@ -252,6 +272,8 @@ CALLS = (
     Form("page", re.compile(rf"(\w+) = tl_attention_page_shift\({PAGE_TABLE}, (.+)\);$"), _page_shift),
     # number = tl_attention_draw((&(TileCounter[0])), workers);
     Form(COUNTER, re.compile(r"(\w+) = tl_attention_draw\(\(&\((\w+)\[(\d+)\]\)\), (.+)\);$"), _draw_number),
+    # of_all = tl_attention_drawn(drawn);
+    Form(COUNTER, re.compile(r"(\w+) = tl_attention_drawn\((\w+)\);$"), _of_all_lanes),
     # K_full[((base_2 + j) & 1)].wait(((((base_2 + j) & 3) >> 1) ^ 1));     Q_full[0].init(32);
     # K_empty[(base_3 & 1)].arrive();    K_empty[(base_3 & 1)].arrive(rank);    V_full[0].expect_transaction(32768);
     Form(

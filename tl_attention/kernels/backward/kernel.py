@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import tilelang.language as T
 
-from tl_attention.kernels.backward.packed import hand_over_next, numbers_from, numbers_of, work_packed
+from tl_attention.kernels.backward.packed import numbers_from, numbers_of, work_packed
 from tl_attention.kernels.backward.state import STATES
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.kernels.shared.iterations import LoopTile, loop
 from tl_attention.kernels.shared.rows import first_of_row, kv_head, number_of, rows_of
 from tl_attention.kernels.shared.signature import aligned
-from tl_attention.kernels.warp_specialized.packed import list_tiles, receive_rows
+from tl_attention.kernels.warp_specialized.packed import hand_over_next, list_tiles, receive_rows
 from tl_attention.kernels.warp_specialized.tiles import (
     advance,
     begin,

@@ -4,17 +4,16 @@ Numbers of rows, such as LSE, lie PADDED_ROWS further for each sequence before: 
 sequence's begin is rounded down to a multiple of TMA_NUMBERS first, as TMA loads a box from no other place.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import tilelang.language as T
 
 from tl_attention.kernels.backward.dialect import PADDED_ROWS, TMA_NUMBERS
 from tl_attention.kernels.shared.device_code import DeviceCode
 from tl_attention.kernels.warp_specialized.device_code import LIST_TILES
-from tl_attention.kernels.warp_specialized.packed import hand_over, receive, received_word
+from tl_attention.kernels.warp_specialized.packed import Listed, draw, hand_over, receive, received_word
 from tl_attention.kernels.warp_specialized.tiles import begin, put, reach, see, variables
 from tl_attention.problem.packed import FEW, SEQUENCE, TURNS_FROM
-from tl_attention.problem.warpgroup import ALL_LANES
 
 # The forward's tiles of part of the keys say in this word where their results go.
 LIST_SEQUENCES = LIST_TILES.replaced(
@@ -44,16 +43,6 @@ def numbers_from(tensor, head, first, tile, c):
     """Returns the slice of the numbers of a block of columns of a tile's sequence, from column `first` on."""
     batch, head, row = numbers_of(tile.keys, head, first, tile, c)
     return tensor[batch, head, row : row + c.block_N]
-
-
-@dataclass(frozen=True)
-class Listed:
-    """Listed is what the producer warp knows of the list of tiles, and the number of the tile that is next."""
-
-    number: object
-    row_tiles: object
-    few: object
-    turns_from: object
 
 
 @T.macro
@@ -86,12 +75,15 @@ def work_packed(wg, block, s, c, of_tile, is_producer):
             begin(tile, tile.first_row, s, c)
         if is_producer:
             if c.kernel.tile_scheduler == "dynamic":
-                number = T.call_extern("int32", "tl_attention_draw", T.address_of(s.tiles.counter[0]), s.given.workers)
+                drawn = T.alloc_var("int32")
+                drawn = draw(s)
+                of_tile(tile, wg, s, c, is_producer=True, listed=replace(listed, number=drawn))
             else:
                 number = number + s.given.workers
+                of_tile(tile, wg, s, c, is_producer=True, listed=listed)
         else:
             see(tile, wg, s, c)
-        of_tile(tile, wg, s, c, is_producer=is_producer, listed=listed)
+            of_tile(tile, wg, s, c, is_producer=False, listed=None)
         put(tile.turn, tile.turn + 1)
         receive_listed(tile, s, c, is_producer)
 
@@ -105,12 +97,3 @@ def receive_listed(tile, s, c, is_producer):
     receive(tile, s, c, is_producer or c.variant.loop == "dq")
     if is_producer or c.variant.loop == "dq":
         put(tile.result, received_word(SEQUENCE, tile, s))
-
-
-@T.macro
-def hand_over_next(listed, turn, s, c):
-    """Hands over the next tile, whose number lane 0 has drawn where a counter gives it."""
-    number = listed.number
-    if c.kernel.tile_scheduler == "dynamic":
-        number = T.call_extern("int32", "__shfl_sync", T.uint32(ALL_LANES), listed.number, 0)
-    hand_over(number, listed.row_tiles, listed.few, listed.turns_from, turn, s, c)

@@ -6,6 +6,8 @@ Then the others come, head by head and sequence by sequence, so that tiles at wo
 last heads take turns, the longest tiles first, as the last tile to end keeps all others waiting.
 """
 
+from dataclasses import dataclass
+
 import tilelang.language as T
 
 from tl_attention.kernels.warp_specialized.launches import LISTING, listing_call
@@ -13,6 +15,16 @@ from tl_attention.kernels.warp_specialized.tiles import begin, consume, named, p
 from tl_attention.kernels.warp_specialized.transfers import produce_block, store
 from tl_attention.problem.packed import FEW, TILE_WORDS, TILES_TOLD, TURNS_FROM
 from tl_attention.problem.warpgroup import ALL_LANES, WARP
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Listed is what the producer warp knows of the list of tiles, and the number of the tile that is next."""
+
+    number: object
+    row_tiles: object
+    few: object
+    turns_from: object
 
 
 @T.macro
@@ -54,10 +66,12 @@ def work_packed(wg, block, s, c, is_producer):
             begin(tile, tile.first_row, s, c)
         if is_producer:
             if c.kernel.tile_scheduler == "dynamic":
-                number = T.call_extern("int32", "tl_attention_draw", T.address_of(s.tiles.counter[0]), s.given.workers)
+                drawn = T.alloc_var("int32")
+                drawn = draw(s)
+                produce_packed(Listed(drawn, row_tiles, few, turns_from), named(tile, s, c), s, c)
             else:
                 number = number + s.given.workers
-            produce_packed(number, row_tiles, few, turns_from, named(tile, s, c), s, c)
+                produce_packed(Listed(number, row_tiles, few, turns_from), named(tile, s, c), s, c)
         else:
             see(tile, wg, s, c)
             consume(named(tile, s, c, wg), s, c)
@@ -68,17 +82,29 @@ def work_packed(wg, block, s, c, is_producer):
         receive(tile, s, c, is_producer)
 
 
-@T.macro
-def produce_packed(drawn, row_tiles, few, turns_from, tile, s, c):
-    """Loads one tile, and hands over the next tile behind the first loads, which run meanwhile.
+def draw(s):
+    """Returns the number of the next tile from the counter, which lane 0 alone gets."""
+    return T.call_extern("int32", "tl_attention_draw", T.address_of(s.tiles.counter[0]), s.given.workers)
 
-    Lane 0 has `drawn` its number from the counter, which takes a microsecond to answer.
-    """
+
+@T.macro
+def produce_packed(listed, tile, s, c):
+    """Loads one tile, and hands over the next tile behind the first loads, which run meanwhile."""
     produce_block(0, tile, s, c)
-    number = T.call_extern("int32", "__shfl_sync", T.uint32(ALL_LANES), drawn, 0)
-    hand_over(number, row_tiles, few, turns_from, tile.turn + 1, s, c)
+    hand_over_next(listed, tile.turn + 1, s, c)
     for j in T.serial(tile.blocks - 1):
         produce_block(j + 1, tile, s, c)
+
+
+@T.macro
+def hand_over_next(listed, turn, s, c):
+    """Hands over the next tile, whose number lane 0 may have drawn: the counter takes a microsecond to answer."""
+    of_all = T.alloc_var("int32")
+    if c.kernel.tile_scheduler == "dynamic":
+        of_all = T.call_extern("int32", "tl_attention_drawn", listed.number)
+    else:
+        of_all = T.call_extern("int32", "__shfl_sync", T.uint32(ALL_LANES), listed.number, 0)
+    hand_over(of_all, listed.row_tiles, listed.few, listed.turns_from, turn, s, c)
 
 
 @T.macro

@@ -12,3 +12,5 @@ __device__ __forceinline__ void tl_attention_hand_over_none(int* next) {
 __device__ __forceinline__ int tl_attention_draw(int* counter, int workers) {
   return threadIdx.x % 32 == 0 ? atomicAdd(counter, 1) + workers : 0;
 }
+// All lanes get what lane 0 has drawn.
+__device__ __forceinline__ int tl_attention_drawn(int number) { return __shfl_sync(0xffffffff, number, 0); }
