@@ -12,22 +12,22 @@ from code_lines import code_lines, count
 SLACK = 40
 BUDGET = {
     "tl_attention": 265,
-    "problem": 940,
-    "schedule": 2080,
+    "problem": 945,
+    "schedule": 2075,
     "program": 1195,
-    "kernels": 4535,
+    "kernels": 4580,
     "launch": 835,
-    "codeproof": 5550,
+    "codeproof": 5570,
     "compiler": 580,
     "op": 2510,
-    "lab": 10140,
-    "tools": 6540,
+    "lab": 10220,
+    "tools": 6545,
     "tests": 1315,
-    "tests/library": 16500,
-    "tests/proof": 4540,
-    "tests/lab": 8520,
-    "library": 18465,
-    "path": 9545,
+    "tests/library": 16505,
+    "tests/proof": 4585,
+    "tests/lab": 8560,
+    "library": 18530,
+    "path": 9585,
 }
 
 

@@ -155,8 +155,9 @@ def test_kernels_that_cannot_be_made_are_left_to_the_next_rule_with_a_warning(
 
 # head_dim, options of attention_varlen, and the operator.
 PACKED = {
-    "full": (64, {}, PAIR),
-    "causal, short": (64, {"causal": True, "lengths": (1, 1)}, PAIR),
+    "full": (128, {}, PAIR),
+    "causal, short": (96, {"causal": True, "lengths": (1, 1)}, PAIR),
+    "head_dim 64": (64, {"causal": True}, FLASH2),
     "window": (128, {"window_size": (20, 9)}, PAIR),
     "used rows": (64, {"causal": True, "seqused_k": torch.tensor([60], dtype=torch.int32)}, PAIR),
     "softcap": (64, {"causal": True, "softcap": 1.5}, PAIR),

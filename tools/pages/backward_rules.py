@@ -24,15 +24,20 @@ def said() -> Iterator[str]:
         PAIR: (backward.PAIR.name, read(backward.PAIR), "the backward alone"),
     }
     for rule in backward_rules().rules:
-        yield speed_words(rule, *timed[rule.operator]) if rule.operator in timed else wrong_inputs(rule)
+        if rule.operator in timed:
+            yield speed_words(rule, *timed[rule.operator])
+        else:
+            yield speed_words(rule, *timed[PAIR], than_ours=True) if rule.packed else wrong_inputs(rule)
 
 
-def speed_words(rule: BackwardRule, record: str, rows: Iterable[CellRow], what: str) -> str:
-    """Says how fast a record has it beside SDPA's flash, of the problems that meet the rule's conditions."""
+def speed_words(rule: BackwardRule, record: str, rows: Iterable[CellRow], what: str, than_ours: bool = False) -> str:
+    """Says how fast a record has it beside SDPA's flash, or that beside ours, of the problems that meet the rule."""
     found = speeds([row for row in rows if rule.unmet(case_of(row.shape)) is None], "flash2")
     if not found:
         return NONE_YET
-    return f"{record} says {geometric_mean(found):.2f} x SDPA's flash, {what}, geometric mean of {len(found)} problems"
+    mean, peer = (1 / geometric_mean(found), "the pair") if than_ours else (geometric_mean(found), "SDPA's flash")
+    of = f"geometric mean of {len(found)} problems" if len(found) > 1 else "in one problem"
+    return f"{record} says {mean:.2f} x {peer}, {what}, {of}"
 
 
 def wrong_inputs(rule: BackwardRule) -> str:
