@@ -27,7 +27,9 @@ def said() -> Iterator[str]:
         if rule.operator in timed:
             yield speed_words(rule, *timed[rule.operator])
         else:
-            yield speed_words(rule, *timed[PAIR], than_ours=True) if rule.packed else wrong_inputs(rule)
+            yield (
+                speed_words(rule, *timed[PAIR], than_ours=True) if getattr(rule, "packed", None) else wrong_inputs(rule)
+            )
 
 
 def speed_words(rule: BackwardRule, record: str, rows: Iterable[CellRow], what: str, than_ours: bool = False) -> str:
