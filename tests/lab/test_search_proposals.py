@@ -26,7 +26,8 @@ from tl_attention.lab.search.broods import (
     predicted_serial,
 )
 from tl_attention.lab.search.changes import shifted
-from tl_attention.lab.search.proposals import FIRST_DRAWN, TURNS
+from tl_attention.lab.search.parameters import OF_ORDER
+from tl_attention.lab.search.proposals import FIRST_DRAWN, NEIGHBOUR, TURNS
 from tl_attention.lab.search.residuals import LEAST_POWER, MOST_POWER, Residuals
 from tl_attention.lab.search.study import CHANGED, DRAWN, QUEUED, SAMPLED, Study, point_key
 from tl_attention.program.planned import Planned
@@ -117,7 +118,8 @@ def test_a_trial_that_was_ill_formed_does_not_end_the_next_search(tmp_path) -> N
 def test_after_the_first_draws_the_best_are_changed_and_the_sampler_is_asked(study) -> None:
     found = proposals(study)
     made = [found.next() for _ in range(len(TURNS))]
-    assert tuple(one.source for one in made) == TURNS
+    assert tuple(NEIGHBOUR if one.neighbour else one.source for one in made) == TURNS
+    assert all(one.source == CHANGED for one in made if one.neighbour)
     first, timed = made[0].parents[0], [result.point for result in study.timed]
     assert first == next(point for point in timed if found._kind(point) == found._kind(first))
     assert made[0].residuals and not made[-1].parents
@@ -148,6 +150,18 @@ def test_of_a_broods_changes_that_which_looks_best_is_compiled(study, monkeypatc
     assert len(looked) == 2 and other.point != one.point and [idea.point for idea in other.ideas] == [one.point]
 
 
+def test_neighbours_of_the_best_tell_what_a_key_is_worth(study) -> None:
+    found = proposals(study)
+    brood = next(one for one in iter(found.next, None) if one.neighbour)
+    best = study.parameters.point(study.parameters.schedule(brood.parents[0]))
+    tried = [bred(brood._replace(seed=seed)).point for seed in range(6)]
+    keys = [{name for name in best if best[name] != point[name]} for point in tried]
+    assert len({*map(str, tried)}) > 3, "another one each time"
+    for names in keys:
+        own = {name for name in names if not name.startswith(OF_ORDER)}
+        assert len(own) == 1, names
+
+
 def test_ideas_are_for_broods_of_their_kind_until_they_are_tried(study) -> None:
     found, best = proposals(study), study.timed[0].point
     kept = [Idea(best | {"rank.exp": rank}, ms, -rank) for rank, ms in ((1, 0.2), (3, 0.1), (5, 0.3))]
@@ -157,7 +171,7 @@ def test_ideas_are_for_broods_of_their_kind_until_they_are_tried(study) -> None:
     # A kind that looks far better than all others, of which nothing was timed.
     brood = found.next()
     assert brood.idea == brood.parents[0] == new and study.timed[0].point in brood.parents
-    ideas = [found.next().idea for _ in range(2 * len(TURNS))]
+    ideas = [found.next().idea for _ in range(3 * len(TURNS))]
     assert [idea for idea in ideas if idea] == [kept[1].point, kept[0].point, kept[2].point]
     found.take(brood, drawn)
     found.saw([replace(study.timed[0], schedule=idea.number) for idea in drawn.ideas])

@@ -1,7 +1,8 @@
 """A brood is proposed, judged and compiled in a process of its own.
 
-Its points are one that is given, one that is drawn until it is legal, or changes of the best of a kind. Of these that
-one is compiled which a sketch of its code predicts to be the fastest; the next best are ideas for later broods.
+Its points are one that is given, one that is drawn until it is legal, a neighbour of the best, or changes of the best
+of a kind. Of changes that one is compiled which a sketch of its code predicts to be the fastest; the next best are
+ideas for later broods.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tl_attention.lab.model.machine import load
 from tl_attention.lab.model.prediction import guess, predict
 from tl_attention.lab.search.cells import each, mean_ms
 from tl_attention.lab.search.changes import effective, shifted
-from tl_attention.lab.search.parameters import Parameters, Point
+from tl_attention.lab.search.parameters import OF_ORDER, Parameters, Point
 from tl_attention.lab.search.residuals import Residuals
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
@@ -61,6 +62,9 @@ class Brood(NamedTuple):
     keys: tuple[str, ...] = ()  # of what this worker holds for it
     parents: tuple[Point, ...] = ()  # the best, which are changed; without any a point is drawn
     idea: Point | None = None  # of an earlier brood, which is judged beside the changes
+    neighbour: bool = (
+        False  # the best is changed in one key alone, whatever is predicted: this tells what the key is worth
+    )
     residuals: Residuals | None = None  # what predictions of others were wrong by
     seen: frozenset[int] = frozenset()  # what was proposed before, by `number_of`
     others: tuple[AttentionShape, ...] = ()  # other problems, which a schedule must serve too
@@ -159,6 +163,8 @@ class Judge:
             return self._judged(self._brood.given)
         if not self._brood.parents:
             return self._drawn()
+        if self._brood.neighbour:
+            return self._neighbour()
         is_pruned = self._rng.random() >= UNPRUNED
         found = self._changed(CHANGES if is_pruned else 1)
         if not found:
@@ -181,6 +187,14 @@ class Judge:
         name = self.reason.partition(":")[0].replace("split.", "chunks.")
         drawn = self._parameters.drawn(self._rng)
         return point | {name: drawn[name]} if name in drawn and self._rng.random() >= ANOTHER else drawn
+
+    def _neighbour(self) -> _Legal | None:
+        """Returns the best with another value of one key that says no place in the order, the first that is legal."""
+        best, values = self._brood.parents[0], self._parameters.values
+        keys = [name for name in best if not name.startswith(OF_ORDER)]
+        others = [{name: value} for name in keys for value in values[name] if value != best[name]]
+        self._rng.shuffle(others)
+        return next((legal for other in others if (legal := self._judged(best | other))), None)
 
     def _changed(self, most: int) -> list[_Legal]:
         """Returns the brood's idea, if it is legal still, and behind it so many legal changes of the best."""

@@ -21,7 +21,8 @@ from tl_attention.schedule.schedule import Schedule
 # So many schedules are timed before the best of them are changed, where a person has queued some and where not, and
 # which broods come in turn then.
 FIRST_BESIDE_QUEUED, FIRST_DRAWN = 4, 24
-TURNS = (CHANGED,) * 6 + (SAMPLED, DRAWN)
+NEIGHBOUR = "changed in one key"
+TURNS = (CHANGED,) * 4 + (NEIGHBOUR,) * 2 + (SAMPLED, DRAWN)
 # Points are of a kind that share these, and the blocks by which the last product lags behind the first.
 APART = ("block_M", "block_N", "kernel.ping_pong")
 # How many of a kind, and of other kinds the best, a brood may change, and how many ideas of a kind are kept.
@@ -69,10 +70,10 @@ class Proposals:
                 return self.given(point, QUEUED, (key,))
         if len(self._study.timed) < self._first:
             return self._brood(DRAWN)
-        source, self._turn = TURNS[self._turn % len(TURNS)], self._turn + 1
-        if source == SAMPLED:
+        kind, self._turn = TURNS[self._turn % len(TURNS)], self._turn + 1
+        if kind == SAMPLED:
             return self.given(self._study.ask(), SAMPLED)
-        return self._brood(source) if source == DRAWN else self._of_a_kind()
+        return self._brood(DRAWN) if kind == DRAWN else self._of_a_kind(kind == NEIGHBOUR)
 
     def take(self, brood: Brood, bred: Bred) -> bool:
         """Counts what a brood has judged, and says whether something of it is new."""
@@ -93,7 +94,7 @@ class Proposals:
         first, *_, last = self._study.parameters.table.products
         return *(point.get(name) for name in APART), point[f"stage.{last}"] - point[f"stage.{first}"]
 
-    def _of_a_kind(self) -> Brood:
+    def _of_a_kind(self, neighbour: bool) -> Brood:
         """Returns a brood that changes the best of one kind, with the idea of this kind that looks best."""
         residuals, timed = self._residuals(), dict[Kind, list[Result]]()
         for result in self._study.timed:
@@ -105,6 +106,8 @@ class Proposals:
         least = min(best.values())
         weights = [math.exp((least - looks) / BEHIND) for looks in best.values()]
         kind = self._rng.choices([*best], weights)[0]
+        if neighbour and kind in timed:
+            return self._brood(CHANGED)._replace(parents=(timed[kind][0].point,), neighbour=True)
         others = [results[0].point for other, results in timed.items() if other != kind]
         parents = [result.point for result in timed.get(kind, [])[:OF_KIND]]
         idea = self._ideas[kind].pop(0).point if self._ideas.get(kind) else None
