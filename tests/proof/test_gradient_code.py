@@ -126,17 +126,26 @@ OF_PACKED_COUNTER = {
 }
 
 
-@pytest.mark.parametrize(
-    "packed, name", [(False, name) for name in OF_COUNTER] + [(True, name) for name in OF_PACKED_COUNTER]
-)
-def test_a_fault_in_what_counts_tiles_is_refused(packed, name):
-    loop, case = BY_COUNTER[2 * packed]
-    pattern, instead, words = (OF_PACKED_COUNTER if packed else OF_COUNTER)[name]
-    whole = code(of(loop, *case), "dynamic")
+def hold_refused(variant: Variant, fault: tuple[str, str, str], tiles: str = "static") -> None:
+    """Asserts that code with a fault, (pattern, what stands in its place, words), is refused by the words."""
+    pattern, instead, words = fault
+    whole = code(variant, tiles)
     source, changed = re.subn(pattern, instead, whole.source, count=1)
     assert changed, "the generated code has no such line"
     with pytest.raises(ScheduleRefused, match=words):
-        proved(GeneratedCode(source, whole.host_plan, whole.variant, whole.parameters), "dynamic")
+        proved(GeneratedCode(source, whole.host_plan, whole.variant, whole.parameters), tiles)
+
+
+@pytest.mark.parametrize("name", OF_COUNTER)
+def test_a_fault_in_what_counts_tiles_is_refused(name):
+    loop, case = BY_COUNTER[0]
+    hold_refused(of(loop, *case), OF_COUNTER[name], "dynamic")
+
+
+@pytest.mark.parametrize("name", OF_PACKED_COUNTER)
+def test_a_fault_in_what_counts_packed_tiles_is_refused(name):
+    loop, case = BY_COUNTER[2]
+    hold_refused(of(loop, *case), OF_PACKED_COUNTER[name], "dynamic")
 
 
 def test_blocks_of_gradients_take_a_tile_after_the_other():
@@ -348,9 +357,4 @@ EVERY = [(kernel, name) for kernel, (faults, _) in OF_GROUPS.items() for name in
 @pytest.mark.parametrize("kernel, name", EVERY)
 def test_a_fault_in_the_code_of_a_gradient_is_refused(kernel, name):
     faults, case = OF_GROUPS[kernel]
-    pattern, instead, words = faults[name]
-    whole = code(of(kernel.partition(" ")[0], *case))
-    source, changed = re.subn(pattern, instead, whole.source, count=1)
-    assert changed, "the generated code has no such line"
-    with pytest.raises(ScheduleRefused, match=words):
-        proved(GeneratedCode(source, whole.host_plan, whole.variant, whole.parameters))
+    hold_refused(of(kernel.partition(" ")[0], *case), faults[name])

@@ -60,12 +60,11 @@ def _of_forward(call: Call, checked: Checked) -> Plan:
 def _find_pair(call: Call, mask: Mask | None) -> None:
     """Finds a call's pair of schedules and, where they are to compute gradients under a mask, their kernels."""
     texts = pair.texts_of(call.backward)
-    pair.pair_of(texts)
+    found = pair.pair_of(texts)
     if mask is not None:
-        pair.check_serves(call, mask)
-        tensors = [call.where.canonical(x) for x in call[:3]]
-        problem, arch = pair.problem_of(tensors, mask, pair.asked_of(call)), checks.checked_card(call.q.device).arch
-        pair.kernels(texts, problem, pair.is_strided(tensors), arch)
+        problem, strided = pair.of_call(call, mask)
+        pair.launched(found, problem, strided)
+        pair.kernels(texts, problem, strided, checks.checked_card(call.q.device).arch)
 
 
 def _with_pythons_numbers(call: Call, traced: bool) -> Call | None:

@@ -61,12 +61,12 @@ def has_pair(call: Call, mask: Mask, of_lse: bool = False) -> bool:
         return False
     if call.backward is not None:
         return True
-    tensors = [call.where.canonical(x) for x in call[:3]]
-    problem = pair.problem_of(tensors, mask, pair.asked_of(call).but(lse=of_lse))
+    problem, strided = pair.of_call(call, mask)
+    problem = problem.asking(lse=of_lse)
     # A card need not be here while a call is traced.
     arch = HOPPER.arch if is_traced(call.q) else checks.checked_card(call.q.device).arch
     pairs = backward_rules().pairs(case_of(problem, arch)._replace(mask=kind_of(problem.mask)))
-    return any(not pair.why_not(names, problem, pair.is_strided(tensors), arch) for names in pairs)
+    return any(not pair.why_not(names, problem, strided, arch) for names in pairs)
 
 
 def forward_only(what: str, instead: str) -> InputError:

@@ -21,6 +21,7 @@ from tl_attention.op import checks, compiled
 from tl_attention.op.aten import Saved
 from tl_attention.op.call import Call
 from tl_attention.op.in_memory import ALIGNMENT, has_rows, whole_strides
+from tl_attention.op.launch import FOUND
 from tl_attention.op.plan import MOST_KEPT, NAMED
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.features import BY_WORD, INPUTS, NOTHING, FeatureValues
@@ -129,14 +130,14 @@ def why_not(texts: Sequence[str], problem: AttentionShape, strided: bool, arch: 
 
 def check_serves(call: Call, mask: Mask) -> None:
     """Raises InputError if the call's pair does not compute its gradients. Lengths may be symbols."""
+    launched(pair_of(texts_of(call.backward)), *of_call(call, mask))
+
+
+def of_call(call: Call, mask: Mask) -> tuple[AttentionShape, bool]:
+    """Returns the problem of a call with what it asks for, and whether its kernels are those for strided tensors."""
     tensors = [call.where.canonical(x) for x in call[:3]]
-    launched(pair_of(texts_of(call.backward)), problem_of(tensors, mask, asked_of(call)), is_strided(tensors))
-
-
-def asked_of(call: Call) -> FeatureValues:
-    """Returns what a call asks for."""
     values = {f.word: value if f.is_number else value is not None for f, value in zip(INPUTS, call.values)}
-    return FeatureValues(**values, lse=call.return_lse)
+    return problem_of(tensors, mask, FeatureValues(**values, lse=call.return_lse)), is_strided(tensors)
 
 
 def is_strided(tensors: Sequence[Tensor]) -> bool:
@@ -225,7 +226,7 @@ def _launch(
             if offsets:
                 total = (q if schedule.table.rows == "queries" else k).shape[0]
                 arguments["Tiles"] = words_of_list(total, offsets[0].shape[0] - 1, schedule.block_M)
-            wanted = (parameter.name for parameter in parameters_of(schedule, variant) if parameter.kind != "counter")
+            wanted = (parameter.name for parameter in parameters_of(schedule, variant) if parameter.kind not in FOUND)
             kernel.launch(*(arguments[name] for name in wanted))
 
 

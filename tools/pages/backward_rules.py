@@ -26,10 +26,10 @@ def said() -> Iterator[str]:
     for rule in backward_rules().rules:
         if rule.operator in timed:
             yield speed_words(rule, *timed[rule.operator])
+        elif getattr(rule, "packed", None):
+            yield speed_words(rule, *timed[PAIR], than_ours=True)
         else:
-            yield (
-                speed_words(rule, *timed[PAIR], than_ours=True) if getattr(rule, "packed", None) else wrong_inputs(rule)
-            )
+            yield wrong_inputs(rule)
 
 
 def speed_words(rule: BackwardRule, record: str, rows: Iterable[CellRow], what: str, than_ours: bool = False) -> str:

@@ -121,12 +121,10 @@ class Proposals:
         for kind, ideas in self._ideas.items():
             new = {idea.number: idea for idea in ideas if idea.number not in self._seen}
             if new:
-                looks = residuals.looks(
-                    [idea.point for idea in new.values()], [idea.guessed_ms for idea in new.values()]
-                )
-                order = sorted(zip(looks, new.values()), key=lambda one: one[0])
+                points, guessed_ms, _ = zip(*new.values())
+                order = sorted(zip(residuals.looks(points, guessed_ms), new))
                 best[kind] = order[0][0]
-                ideas[:] = [idea for _, idea in order[:MOST_IDEAS]]
+                ideas[:] = [new[number] for _, number in order[:MOST_IDEAS]]
             else:
                 ideas.clear()
         return best
@@ -147,9 +145,8 @@ class Proposals:
         return self._brood(source)._replace(given=point, keys=keys)
 
     def _residuals(self) -> Residuals | None:
-        guessed = [result for result in self._study.results if result.guessed_ms is not None]
         of = [result for result in self._study.timed if result.guessed_ms is not None][:MOST_RESIDUALS]
-        lost = [result.point for result in guessed if result.reason.startswith(LOST)][-MOST_LOST:]
+        lost = [result.point for result in self._study.results if result.reason.startswith(LOST)][-MOST_LOST:]
         guesses = [math.log(result.guessed_ms or 1.0) for result in of]
         times = [-result.value for result in of]
         return Residuals([result.point for result in of], times, guesses, lost) if of else None
